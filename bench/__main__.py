@@ -13,6 +13,7 @@ from bench import (
     client_consumer,
     client_producer,
     crowds,
+    gate,
     loads,
     memory,
     raft,
@@ -32,14 +33,19 @@ def main() -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("measuring")
         for item in chain(
-            store.rows(directory), broker.rows(), client_producer.rows(), client_consumer.rows(),
-            raft.rows(), replication.rows(), spark.rows(directory),
-        ):  # fmt: skip
+            store.rows(directory),
+            broker.rows(),
+            client_producer.rows(),
+            client_consumer.rows(),
+            raft.rows(),
+            replication.rows(),
+            spark.rows(directory),
+        ):
             rows.append(item)
             progress.update(task, description=f"measured: {item.group}, {item.name}")
         progress.update(task, description="measuring memory, with a log of 10 GiB")
         limits = memory.limits(directory)
-        for limit in chain(crowds.limits(), loads.limits(directory)):
+        for limit in chain(crowds.limits(), loads.limits(directory), gate.limits()):
             limits.append(limit)
             progress.update(task, description=f"measured: {limit.name}")
     show(rows, limits, RESULTS)

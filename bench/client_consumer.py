@@ -33,9 +33,14 @@ PAUSE_S = 0.002
 ROUNDS = 3
 CPP_THREADS = (1, 4, 20)
 OURS = (
-    ("asyncio", "loop"), ("asyncio", "batches"), ("asyncio", "coroutine"), ("asyncio", "function"),
-    ("asyncio", "orderly"), ("uvloop", "coroutine"), ("blocking", "loop"),
-)  # fmt: skip
+    ("asyncio", "loop"),
+    ("asyncio", "batches"),
+    ("asyncio", "coroutine"),
+    ("asyncio", "function"),
+    ("asyncio", "orderly"),
+    ("uvloop", "coroutine"),
+    ("blocking", "loop"),
+)
 LEAST = 1.0
 """Times the rate of the C++ client."""
 
@@ -62,9 +67,14 @@ def consuming(command: list[str]) -> Generator[subprocess.Popen[str]]:
     """A process that has reported that it is ready."""
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, cwd=ROOT, env={**os.environ, "HOME": home},
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "HOME": home},
+        )
         try:
             assert process.stdout is not None
             ready = process.stdout.readline()
@@ -90,8 +100,17 @@ def theirs(python: Path, nameserver: str, topic: str, number: int, threads: int)
 
 def ours(nameserver: str, topic: str, number: int, loop: str, kind: str) -> list[str]:
     group = f"our-{next(_groups)}"
-    return [sys.executable, "-m", "bench.consuming", nameserver, group, topic, str(number), loop,
-            kind]  # fmt: skip
+    return [
+        sys.executable,
+        "-m",
+        "bench.consuming",
+        nameserver,
+        group,
+        topic,
+        str(number),
+        loop,
+        kind,
+    ]
 
 
 def throughput(nameserver: str, python: Path) -> Iterator[Row]:
@@ -124,9 +143,15 @@ def _rate_row(name: str, facts: Facts, yard: float) -> Row:
     assert isinstance(rate, float)
     assert isinstance(cpu_us, float)
     return Row(
-        "consumer", name, rate, rate * len(BODY), cpu_us, YARDSTICK if yard else "",
-        rate / yard if yard else None, LEAST if yard else None,
-    )  # fmt: skip
+        "consumer",
+        name,
+        rate,
+        rate * len(BODY),
+        cpu_us,
+        YARDSTICK if yard else "",
+        rate / yard if yard else None,
+        LEAST if yard else None,
+    )
 
 
 def latency(nameserver: str, python: Path) -> Iterator[Row]:
@@ -150,10 +175,16 @@ def latency(nameserver: str, python: Path) -> Iterator[Row]:
         cpu_us = facts["cpu_us"]
         assert isinstance(cpu_us, float)
         yield Row(
-            "consumer", f"{name}, end to end: p50 {p50:.0f} µs, p99 {p99:.0f} µs", 1e6 / p50, 0.0,
-            cpu_us, YARDSTICK if yard else "", p50 / yard if yard else None, None,
+            "consumer",
+            f"{name}, end to end: p50 {p50:.0f} µs, p99 {p99:.0f} µs",
+            1e6 / p50,
+            0.0,
+            cpu_us,
+            YARDSTICK if yard else "",
+            p50 / yard if yard else None,
+            None,
             smaller_is_better=True,
-        )  # fmt: skip
+        )
         yard = yard or p50
 
 

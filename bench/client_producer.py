@@ -41,9 +41,15 @@ def run(command: list[str]) -> dict[str, Facts]:
     """Return the results of a load process, by shape."""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-            cwd=ROOT, env={**os.environ, "HOME": home}, check=False,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=ROOT,
+            env={**os.environ, "HOME": home},
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     for line in lines:
@@ -76,8 +82,10 @@ def measured() -> tuple[dict[str, list[Facts]], dict[str, list[Facts]]]:
             plain = [f"single:{SINGLE}", f"many:{MANY}", f"gathered:{GATHERED}"]
             full = [*plain, f"cold:{COLD}"]
             for loop, shapes in (
-                ("asyncio", full), ("uvloop", full), ("blocking", plain[:2]),
-            ):  # fmt: skip
+                ("asyncio", full),
+                ("uvloop", full),
+                ("blocking", plain[:2]),
+            ):
                 for shape, facts in ours(names, loop, *shapes).items():
                     our.setdefault(f"{shape}, {loop}", []).append(facts)
     return cpp, our
@@ -93,18 +101,30 @@ def latency_row(name: str, rounds: list[Facts], yard_p50: float, most: float | N
     told = f"{name}: p50 {p50 * 1e6:.0f} µs, p99 {p99 * 1e6:.0f} µs"
     is_ours = yard_p50 > 0
     return Row(
-        "producer", told, best["rate"], best["rate"] * BODY_BYTES, best["cpu_us"],
-        YARDSTICK if is_ours else "", p50 / yard_p50 if is_ours else None, most,
+        "producer",
+        told,
+        best["rate"],
+        best["rate"] * BODY_BYTES,
+        best["cpu_us"],
+        YARDSTICK if is_ours else "",
+        p50 / yard_p50 if is_ours else None,
+        most,
         smaller_is_better=True,
-    )  # fmt: skip
+    )
 
 
 def rate_row(name: str, best: Facts, yard_rate: float, least: float | None) -> Row:
     is_ours = yard_rate > 0
     return Row(
-        "producer", name, best["rate"], best["rate"] * BODY_BYTES, best["cpu_us"],
-        YARDSTICK if is_ours else "", best["rate"] / yard_rate if is_ours else None, least,
-    )  # fmt: skip
+        "producer",
+        name,
+        best["rate"],
+        best["rate"] * BODY_BYTES,
+        best["cpu_us"],
+        YARDSTICK if is_ours else "",
+        best["rate"] / yard_rate if is_ours else None,
+        least,
+    )
 
 
 def rows() -> Iterator[Row]:

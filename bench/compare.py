@@ -17,7 +17,7 @@ from pathlib import Path
 from time import sleep
 from typing import Final
 
-from bench.broker import broker, fill, sends, served
+from bench.broker import broker, cpu_seconds, fill, sends, served
 from bench.load import Connection, batch_frame, drive, pull_frame, send_frame
 from bench.loads import half_frame, request, timed_frame
 from tianzhou.cmd.clock import SystemClock
@@ -56,20 +56,37 @@ def loads() -> list[Load]:
         Load("send V1 JSON, 128 B", lambda r: bursts(r, v1_frame), 40_000),
         Load("send V2 binary, 128 B", lambda r: bursts(r, binary_frame), 40_000),
         Load("send V2 JSON, one in flight", lambda r: sends(128, r, 1), 6_000, 1, 1),
-        Load("batches of 32 x 128 B", lambda r: batch_frame(TOPIC, batch, r * 1000) * 8, 3_000, 8,
-             messages=32),
+        Load(
+            "batches of 32 x 128 B",
+            lambda r: batch_frame(TOPIC, batch, r * 1000) * 8,
+            3_000,
+            8,
+            messages=32,
+        ),
         Load("pulls of 32 x 1 KiB", lambda r: pull_frame("pulled", 0, r) * 4, 8_000, **few),
-        Load("pulls of 32 x 1 KiB, one tag of ten",
-             lambda r: pull_frame("pulled", 0, r, tags="tag-3") * 4, 3_000, **few),
+        Load(
+            "pulls of 32 x 1 KiB, one tag of ten",
+            lambda r: pull_frame("pulled", 0, r, tags="tag-3") * 4,
+            3_000,
+            **few,
+        ),
         Load("pulls of 32 x 1 KiB, SQL", lambda r: sql_frame(r) * 4, 2_000, **few),
-        Load("send delayed by 1 s, and deliver", lambda r: bursts(r, delayed_frame), 20_000,
-             settle_s=4),
-        Load("send timed for 1 s later, and deliver", lambda r: bursts(r, soon_frame), 20_000,
-             settle_s=4),
+        Load(
+            "send delayed by 1 s, and deliver",
+            lambda r: bursts(r, delayed_frame),
+            20_000,
+            settle_s=4,
+        ),
+        Load(
+            "send timed for 1 s later, and deliver",
+            lambda r: bursts(r, soon_frame),
+            20_000,
+            settle_s=4,
+        ),
         Load("send timed for hours later", lambda r: bursts(r, timed_frame), 20_000),
         Load("send half messages", lambda r: bursts(r, half_frame), 20_000),
         Load("send back, retried after 1 s", lambda r: bursts(r, back_frame), 10_000, settle_s=4),
-    ]  # fmt: skip
+    ]
 
 
 def bursts(rank: int, frame: Callable[[int], bytes], window: int = 64) -> bytes:
@@ -91,48 +108,77 @@ def soon_frame(number: int) -> bytes:
 
 def back_frame(number: int) -> bytes:
     """A request to retry the first message of the log."""
-    ext = {"offset": "0", "group": "bench-readers", "delayLevel": "1", "originTopic": "pulled",
-           "originMsgId": "", "unitMode": "false", "maxReconsumeTimes": "16"}  # fmt: skip
+    ext = {
+        "offset": "0",
+        "group": "bench-readers",
+        "delayLevel": "1",
+        "originTopic": "pulled",
+        "originMsgId": "",
+        "unitMode": "false",
+        "maxReconsumeTimes": "16",
+    }
     return request(36, number, ext)
 
 
 def v1_frame(number: int) -> bytes:
     ext = {
-        "producerGroup": "bench", "topic": TOPIC, "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0",
-        "bornTimestamp": "1700000000000", "flag": "0",
+        "producerGroup": "bench",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "1700000000000",
+        "flag": "0",
         "properties": f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02TAGS\x01tag-1",
-        "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
-    }  # fmt: skip
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+    }
     return request(10, number, ext, bytes(128))
 
 
 def binary_frame(number: int) -> bytes:
     ext = {
-        "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0",
-        "g": "1700000000000", "h": "0",
+        "a": "bench",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
         "i": f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02TAGS\x01tag-1",
-        "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    header = Header(code=310, opaque=number, language=Language.JAVA, version=409, ext=ext,
-                    serialise_type=SerialiseType.BINARY)  # fmt: skip
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    header = Header(
+        code=310,
+        opaque=number,
+        language=Language.JAVA,
+        version=409,
+        ext=ext,
+        serialise_type=SerialiseType.BINARY,
+    )
     return encode_command(header, bytes(128))
 
 
 def sql_frame(number: int) -> bytes:
     ext = {
-        "consumerGroup": "bench-readers", "topic": "pulled", "queueId": "0", "queueOffset": "0",
-        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-        "subscription": "TAGS IN ('tag-1', 'tag-2', 'tag-3')", "subVersion": "0",
+        "consumerGroup": "bench-readers",
+        "topic": "pulled",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "TAGS IN ('tag-1', 'tag-2', 'tag-3')",
+        "subVersion": "0",
         "expressionType": "SQL92",
-    }  # fmt: skip
+    }
     return request(11, number, ext)
-
-
-def cpu_ns(pid: int) -> int:
-    """Of all threads; finer than the ticks of `bench.broker.cpu_seconds`."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks)
 
 
 def check(address: str, load: Load) -> None:
@@ -158,10 +204,10 @@ def one_round(server: dict[str, str], load: Load) -> float:
     pid, shape = int(server["pid"]), {"connections": load.connections, "window": load.window}
     drive(server["broker"], load.burst, total=load.total // 10, **shape)
     sleep(load.settle_s)
-    before = cpu_ns(pid)
+    before = cpu_seconds(pid)
     drive(server["broker"], load.burst, total=load.total, **shape)
     sleep(load.settle_s)
-    return (cpu_ns(pid) - before) / 1e3 / (load.total * load.messages)
+    return (cpu_seconds(pid) - before) * 1e6 / (load.total * load.messages)
 
 
 @contextmanager
@@ -201,9 +247,12 @@ def worker(tree: Path) -> Generator[Callable[[str], str]]:
     command = [str(tree / ".venv/bin/python"), "-m", "bench.compare_store"]
     with tempfile.TemporaryDirectory(prefix="tianzhou-bench-") as directory:
         process = subprocess.Popen(
-            [*command, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [*command, directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             cwd=ROOT,
-        )  # fmt: skip
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout

@@ -165,8 +165,9 @@ def slow_readers() -> Iterator[Limit]:
         name = f"{READERS} readers of {PULLS} x 4 MiB that read nothing: innocent client"
         yield Limit("crowds", f"{name}, p99", seen.p99_ms, STALL_MS_MAX, "ms")
         yield Limit("crowds", f"{name}, longest wait", seen.worst_ms, STALL_MS_MAX, "ms")
-        yield Limit("crowds", "memory of the broker for them", grown / 1e6,
-                    MEMORY_BYTES_MAX / 1e6, "MB")  # fmt: skip
+        yield Limit(
+            "crowds", "memory of the broker for them", grown / 1e6, MEMORY_BYTES_MAX / 1e6, "MB"
+        )
 
 
 def main() -> None:

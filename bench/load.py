@@ -22,12 +22,20 @@ def send_frame(
 ) -> bytes:
     """SEND_MESSAGE_V2 as a Java producer writes it, with `more` properties."""
     ext = {
-        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": str(sys_flag),
-        "g": "1700000000000", "h": "0",
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": str(sys_flag),
+        "g": "1700000000000",
+        "h": "0",
         "i": f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02TAGS\x01tag-{number % 10}"
         + more,
-        "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
     header = Header(
         code=310,
         opaque=number,
@@ -47,20 +55,37 @@ def batch_frame(topic: str, bodies: list[bytes], number: int) -> bytes:
         for rank, body in enumerate(bodies)
     ]
     ext = {
-        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0",
-        "g": "1700000000000", "h": "0", "i": "WAIT\x01true", "j": "0", "k": "false", "m": "true",
-    }  # fmt: skip
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": "WAIT\x01true",
+        "j": "0",
+        "k": "false",
+        "m": "true",
+    }
     header = Header(code=320, opaque=number, language=Language.JAVA, version=409, ext=ext)
     return encode_command(header, encode_batch(entries))
 
 
 def pull_frame(topic: str, offset: int, number: int, *, tags: str = "*", wait_ms: int = 0) -> bytes:
     ext = {
-        "consumerGroup": "bench-readers", "topic": topic, "queueId": "0",
-        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "6" if wait_ms else "4",
-        "commitOffset": "0", "suspendTimeoutMillis": str(wait_ms), "subscription": tags,
-        "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
+        "consumerGroup": "bench-readers",
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "6" if wait_ms else "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": tags,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
     return encode_command(
         Header(code=11, opaque=number, language=Language.JAVA, version=409, ext=ext)
     )

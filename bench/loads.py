@@ -84,9 +84,20 @@ def queues(directory: str) -> Iterator[Limit]:
     data = tempfile.mkdtemp(prefix="tianzhou-bench-", dir=directory)
     tianzhou = str(Path(sys.executable).with_name("tianzhou"))
     command = [
-        tianzhou, "up", "--data", data, "--http-port", "0", "--nameserver-port", "0",
-        "--broker-port", "0", "--set", f"queue_flush_thorough_ms={CHECKPOINT_MS}", "--ready-file",
-    ]  # fmt: skip
+        tianzhou,
+        "up",
+        "--data",
+        data,
+        "--http-port",
+        "0",
+        "--nameserver-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--set",
+        f"queue_flush_thorough_ms={CHECKPOINT_MS}",
+        "--ready-file",
+    ]
     name = f"{TOPICS:,} topics with {TOPICS * QUEUES:,} queues"
     try:
         write_topics(data)
@@ -139,9 +150,11 @@ def commits() -> Iterator[bytes]:
     for topic in range(TOPICS):
         for queue in range(QUEUES):
             ext = {
-                "consumerGroup": "all", "topic": f"topic-{topic}", "queueId": str(queue),
+                "consumerGroup": "all",
+                "topic": f"topic-{topic}",
+                "queueId": str(queue),
                 "commitOffset": "0",
-            }  # fmt: skip
+            }
             yield request(15, topic * QUEUES + queue, ext)
 
 
@@ -192,15 +205,18 @@ def request(code: int, number: int, ext: dict[str, str], body: bytes = b"") -> b
 def join(address: str, number: int) -> Connection:
     """A client that is the only member of its group."""
     beat = {
-        "clientID": f"client-{number}", "producerDataSet": [],
+        "clientID": f"client-{number}",
+        "producerDataSet": [],
         "consumerDataSet": [
             {
-                "groupName": f"group-{number}", "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "groupName": f"group-{number}",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
                 "subscriptionDataSet": [{"topic": "read", "subString": "*", "subVersion": 1}],
             }
         ],
-    }  # fmt: skip
+    }
     # A broker accepts 1,000 connections from one address.
     member = Connection(address, source=f"127.0.0.{2 + number % 8}")
     ask(member, request(34, number, {}, json.dumps(beat).encode()))
@@ -219,9 +235,11 @@ def ask(member: Connection, frames: bytes, answers: int = 1) -> None:
 
 def commit(number: int, offset: int) -> bytes:
     ext = {
-        "consumerGroup": f"group-{number}", "topic": "read", "queueId": "0",
+        "consumerGroup": f"group-{number}",
+        "topic": "read",
+        "queueId": "0",
         "commitOffset": str(offset),
-    }  # fmt: skip
+    }
     return request(15, number, ext)
 
 
@@ -273,8 +291,9 @@ def timed_frame(number: int) -> bytes:
 
 
 def half_frame(number: int) -> bytes:
-    return send_frame("halves", bytes(128), number, sys_flag=4,
-                      more="\x02TRAN_MSG\x01true\x02PGROUP\x01bench")  # fmt: skip
+    return send_frame(
+        "halves", bytes(128), number, sys_flag=4, more="\x02TRAN_MSG\x01true\x02PGROUP\x01bench"
+    )
 
 
 # Rows

@@ -82,9 +82,15 @@ def row(
     speed = size / timing.seconds
     ratio = speed / yardstick_bytes_per_second if yardstick_bytes_per_second else None
     return Row(
-        group, name, messages / timing.seconds, speed,
-        timing.cpu_seconds / messages * 1e6, yardstick, ratio, floor,
-    )  # fmt: skip
+        group,
+        name,
+        messages / timing.seconds,
+        speed,
+        timing.cpu_seconds / messages * 1e6,
+        yardstick,
+        ratio,
+        floor,
+    )
 
 
 def show(rows: list[Row], limits: list[Limit], path: Path) -> None:

@@ -55,9 +55,15 @@ def rows() -> Iterator[Row]:
             ratio = best[name] / alone_rate if name.startswith("a group") else None
             said = f"{name}, 64 in flight (1: p50 {p50 * 1e6:.0f}, p99 {p99 * 1e6:.0f} µs)"
             yield Row(
-                "raft", said, best[name], best[name] * BODY, 0.0,
-                "one broker" if ratio else "", ratio, FLOOR if ratio else None,
-            )  # fmt: skip
+                "raft",
+                said,
+                best[name],
+                best[name] * BODY,
+                0.0,
+                "one broker" if ratio else "",
+                ratio,
+                FLOOR if ratio else None,
+            )
 
 
 if __name__ == "__main__":

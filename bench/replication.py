@@ -47,11 +47,19 @@ def broker(directory: Path, **settings: str) -> list[str]:
     """A broker without a NameServer, on free ports."""
     directory.mkdir(parents=True, exist_ok=True)
     conf = directory / "broker.conf"
-    lines = {"vip_port": "false", "listenPort": "0", **settings}
+    lines = {"vip_port": "false", "listenPort": "0", "brokerName": "bench", **settings}
     conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     tianzhou = str(Path(sys.executable).with_name("tianzhou"))
-    return [tianzhou, "broker", "-c", str(conf), "--data", str(directory / "data"), "--no-http",
-            "--ready-file"]  # fmt: skip
+    return [
+        tianzhou,
+        "broker",
+        "-c",
+        str(conf),
+        "--data",
+        str(directory / "data"),
+        "--no-http",
+        "--ready-file",
+    ]
 
 
 @contextmanager
@@ -66,9 +74,12 @@ def pair(mode: Mode, *, slave: bool = True) -> Generator[dict[str, str]]:
         )
         if slave:
             made = broker(
-                directory / "slave", brokerRole="SLAVE", brokerId="1", flushDiskType=flush,
+                directory / "slave",
+                brokerRole="SLAVE",
+                brokerId="1",
+                flushDiskType=flush,
                 haMasterAddress=master["ha"],
-            )  # fmt: skip
+            )
             stack.enter_context(served(made))
             until(lambda: bool(look(master).slaves), "the slave follows")
         yield master
@@ -89,9 +100,12 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 def rate(server: dict[str, str], *, connections: int, window: int, total: int) -> float:
     seconds = drive(
-        server["broker"], lambda rank: sends(BODY, rank, window), connections=connections,
-        window=window, total=total,
-    )  # fmt: skip
+        server["broker"],
+        lambda rank: sends(BODY, rank, window),
+        connections=connections,
+        window=window,
+        total=total,
+    )
     return total / seconds
 
 
@@ -123,9 +137,16 @@ def cost() -> Iterator[Row]:
         ("with a slave: rate, all on this machine", speeds[1] / speeds[0], 0.7, False),
     ):
         yield Row(
-            "replication", name, speeds[1], speeds[1] * BODY, costs[1] * 1e6, "a master alone",
-            ratio, floor, smaller_is_better=smaller,
-        )  # fmt: skip
+            "replication",
+            name,
+            speeds[1],
+            speeds[1] * BODY,
+            costs[1] * 1e6,
+            "a master alone",
+            ratio,
+            floor,
+            smaller_is_better=smaller,
+        )
 
 
 def waiting() -> Iterator[Row]:
@@ -150,15 +171,27 @@ def waiting() -> Iterator[Row]:
     for (name, mode), best in rates.items():
         floor = 0.4 if mode == Mode(False, True) else None
         yield Row(
-            "replication", f"{mode.name}: {name}", best, best * BODY, costs[name, mode] * 1e6,
-            weakest.name, best / rates[name, weakest], floor,
-        )  # fmt: skip
+            "replication",
+            f"{mode.name}: {name}",
+            best,
+            best * BODY,
+            costs[name, mode] * 1e6,
+            weakest.name,
+            best / rates[name, weakest],
+            floor,
+        )
     p50 = {mode: sorted(taken)[len(taken) // 2] for mode, taken in times.items()}
     for mode, taken in p50.items():
         yield Row(
-            "replication", f"{mode.name}: p50 of one at a time", 1 / taken, BODY / taken, 0.0,
-            weakest.name, taken / p50[weakest], smaller_is_better=True,
-        )  # fmt: skip
+            "replication",
+            f"{mode.name}: p50 of one at a time",
+            1 / taken,
+            BODY / taken,
+            0.0,
+            weakest.name,
+            taken / p50[weakest],
+            smaller_is_better=True,
+        )
 
 
 def catching_up() -> Row:
@@ -182,9 +215,14 @@ def catching_up() -> Row:
         copied_s = _copy_seconds(directory / "master" / "data" / "commitlog", size)
     speed = left / seconds
     return Row(
-        "replication", "a fresh slave catches up, 1 KiB", speed / size * batches * count, speed,
-        cpu * 1e6, "copying the file, synced", speed / (size / copied_s),
-    )  # fmt: skip
+        "replication",
+        "a fresh slave catches up, 1 KiB",
+        speed / size * batches * count,
+        speed,
+        cpu * 1e6,
+        "copying the file, synced",
+        speed / (size / copied_s),
+    )
 
 
 def _copy_seconds(log: Path, size: int) -> float:

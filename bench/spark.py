@@ -31,8 +31,8 @@ from pyspark.sql.types import StructType
 import tianzhou.spark
 from bench.broker import TICK, served
 from bench.measure import Row
-from tianzhou.client.sync.batch_sender import BatchSender, Entry
-from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.sender import BatchSender, Entry
 from tianzhou.spark.batch_reader import TopicReader
 from tianzhou.spark.options import read_options_of
 from tianzhou.spark.schema import TOPIC, table_schema
@@ -90,8 +90,10 @@ def fill(nameserver: str, topic: str, rows: int) -> None:
         for n in range(rows):
             at = n * 997 % (len(pool) - BODY_BYTES)
             text = b"UNIQ_KEY\x017F000001%024X\x02TAGS\x01tag-%d\x02KEYS\x01T%07d\x02" % (
-                n, n % 10, n,
-            )  # fmt: skip
+                n,
+                n % 10,
+                n,
+            )
             sender.add(topic, Entry(pool[at : at + BODY_BYTES], text))
         sender.flush()
 
@@ -151,9 +153,15 @@ class Best:
         seconds, used = self.found[name]
         ratio = self.found[yardstick][0] / seconds if yardstick else None
         return Row(
-            "spark", name, rows / seconds, rows * BODY_BYTES / seconds, used / rows * 1e6,
-            yardstick, ratio, floor,
-        )  # fmt: skip
+            "spark",
+            name,
+            rows / seconds,
+            rows * BODY_BYTES / seconds,
+            used / rows * 1e6,
+            yardstick,
+            ratio,
+            floor,
+        )
 
 
 class Bench:
@@ -351,9 +359,16 @@ def rows(directory: str, count: int = ROWS) -> Iterator[Row]:
     place = Path(tempfile.mkdtemp(prefix="tianzhou-bench-spark-", dir=directory))
     tianzhou_command = str(Path(sys.executable).with_name("tianzhou"))
     command = [
-        tianzhou_command, "up", "--data", str(place / "data"), "--nameserver-port", "0",
-        "--broker-port", "0", "--ready-file",
-    ]  # fmt: skip
+        tianzhou_command,
+        "up",
+        "--data",
+        str(place / "data"),
+        "--nameserver-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--ready-file",
+    ]
     spark = tianzhou.spark.session(master="local[2]", config={"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("OFF")
     try:

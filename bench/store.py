@@ -42,13 +42,15 @@ def chunk_of(records: int, body_bytes: int) -> RecordChunk:
     body = bytes(range(256)) * (body_bytes // 256) + bytes(body_bytes % 256)
     entries = [
         Entry(
-            KEY, body,
+            KEY,
+            body,
             b"UNIQ_KEY\x017F000001%024X\x02WAIT\x01true\x02TAGS\x01tag-%d\x02"
             % (number := next(_numbers), number % 10),
-            born_timestamp=1_700_000_000_000, born_host=HOST,
+            born_timestamp=1_700_000_000_000,
+            born_host=HOST,
         )
         for _ in range(records)
-    ]  # fmt: skip
+    ]
     return build(entries, store_host=HOST, record_crc=True)
 
 
@@ -177,9 +179,15 @@ def read(
     messages, size = totals
     assert messages == store.max_offset(KEY) if tags_codes is None else messages > 0
     return row(
-        "read", name, timing, messages=messages, size=size, yardstick=COPY,
-        yardstick_bytes_per_second=copy_speed, floor=floor,
-    )  # fmt: skip
+        "read",
+        name,
+        timing,
+        messages=messages,
+        size=size,
+        yardstick=COPY,
+        yardstick_bytes_per_second=copy_speed,
+        floor=floor,
+    )
 
 
 def flushes(directory: str) -> Iterator[Row]:
@@ -211,9 +219,14 @@ def flushes(directory: str) -> Iterator[Row]:
         store.close()
         messages = producers * rounds
         yield row(
-            "synchronous flush", f"{producers} waiting producers", timing, messages=messages,
-            size=messages * 1024, yardstick="fdatasync alone", yardstick_bytes_per_second=yardstick,
-        )  # fmt: skip
+            "synchronous flush",
+            f"{producers} waiting producers",
+            timing,
+            messages=messages,
+            size=messages * 1024,
+            yardstick="fdatasync alone",
+            yardstick_bytes_per_second=yardstick,
+        )
 
 
 def _sync_alone(directory: str, rounds: int) -> None:
@@ -244,9 +257,15 @@ def recoveries(directory: str) -> Iterator[Row]:
     timing = best_of(lambda: scan)
     store.close()
     yield row(
-        "recovery", "scan, every checksum verified", timing, messages=messages, size=size,
-        yardstick=COPY, yardstick_bytes_per_second=size / copy.seconds, floor=0.1,
-    )  # fmt: skip
+        "recovery",
+        "scan, every checksum verified",
+        timing,
+        messages=messages,
+        size=size,
+        yardstick=COPY,
+        yardstick_bytes_per_second=size / copy.seconds,
+        floor=0.1,
+    )
 
     def rebuild() -> None:
         opened = MessageStore(RealFiles(), root, store.config, SystemClock(), rebuild=True)
@@ -255,9 +274,14 @@ def recoveries(directory: str) -> Iterator[Row]:
 
     timing = best_of(lambda: rebuild, repeats=3)
     yield row(
-        "recovery", "open, rebuild queues and index, close", timing, messages=messages, size=size,
-        yardstick=COPY, yardstick_bytes_per_second=size / copy.seconds,
-    )  # fmt: skip
+        "recovery",
+        "open, rebuild queues and index, close",
+        timing,
+        messages=messages,
+        size=size,
+        yardstick=COPY,
+        yardstick_bytes_per_second=size / copy.seconds,
+    )
 
 
 def rows(directory: str) -> Iterator[Row]:

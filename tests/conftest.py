@@ -1,6 +1,6 @@
-"""How hypothesis works here, which signals the processes of tests can be stopped with, how long a
-test may take, and what is told at the end."""
+"""Settings of hypothesis, signals of child processes, test timeouts, and the final summary."""
 
+import importlib.util
 import os
 import signal
 import threading
@@ -20,35 +20,40 @@ _EXAMPLES_TORTURE = 5_000
 
 settings.register_profile(
     "tianzhou",
-    # A shared machine stalls for longer than any deadline worth having; pytest limits the whole.
+    # A shared machine stalls for longer than any useful deadline; pytest limits the whole test.
     deadline=None,
-    # In CI a run must say something about the change, not about its luck.
+    # In CI a result must depend on the change, not on chance.
     derandomize="CI" in os.environ,
     print_blob=True,
     max_examples=_EXAMPLES_TORTURE if os.environ.get("TIANZHOU_TORTURE") else _EXAMPLES,
 )
 settings.load_profile("tianzhou")
 
-# Every chunk that a test makes a store write is examined first: in this process, and by the
+# Every chunk is checked before a store writes it: in this process, and through the environment
 # variable also in every server that a test starts.
 stored_form.install()
 os.environ["TIANZHOU_CHECK_APPENDS"] = stored_form.__name__
 
-# Whoever runs the tests in the background lets Ctrl-C be ignored, and processes inherit that.
+# A test run in the background ignores Ctrl-C, and child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# Tests name their servers; a developer's own must not answer in their place.
+# Tests pass the address of their server; a developer's own server must not be used instead.
 for _variable in ("TIANZHOU_NAMESERVER", "NAMESRV_ADDR"):
     os.environ.pop(_variable, None)
 
 
+# `make setup-core` installs neither Spark nor what its tests import; the summary says so.
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+collect_ignore_glob = [] if HAS_SPARK else ["unit/spark/*", "property/test_spark_*.py"]
+
+
 @pytest.fixture
 def unchecked_appends() -> Iterator[None]:
-    """For tests that write malformed records on purpose."""
+    """Disable the check of appended chunks, for tests that write malformed records on purpose."""
     append_check.remove(stored_form.check_chunk)
     yield
     stored_form.install()
@@ -66,15 +71,21 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How long groups were simulated (tests/raft): the sum of what all processes did."""
-    told = [
+    """Print which tests were left out, and how long Raft groups were simulated (tests/raft), summed
+    over all test processes."""
+    if not HAS_SPARK:
+        terminalreporter.write_line(
+            "skipped: tests/unit/spark, tests/property/test_spark_*: Spark is not installed"
+            " (make setup installs it)"
+        )
+    simulations = [
         value
         for report in terminalreporter.getreports("passed")
         for name, value in report.user_properties
         if name == "simulated"
     ]
-    if told:
-        seeds, simulated_s, wall_s = map(sum, zip(*told, strict=True))
+    if simulations:
+        seeds, simulated_s, wall_s = map(sum, zip(*simulations, strict=True))
         terminalreporter.write_line(
             f"raft: {seeds} seeds, {simulated_s / 3600:.2f} simulated hours, "
             f"{simulated_s / wall_s:.0f} times real time on each process"

@@ -17,9 +17,14 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLACE: Final = "project"
 PUBLISHED: Final = (
-    "README.md", "README.zh-CN.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "STYLE.md",
-    "CHANGELOG.md", "LICENSE",
-)  # fmt: skip
+    "README.md",
+    "README.zh-CN.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "STYLE.md",
+    "CHANGELOG.md",
+    "LICENSE",
+)
 _FENCED: Final = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 

@@ -24,8 +24,8 @@ NOTES: Final[Mapping[int, str]] = {
     12: "newest first; at most 64 messages and one frame",
     21: "pages when numbers are given",
     25: (
-        "[settings](settings.md) marked as live; in memory until the next start; any other key "
-        "refuses the whole request; at this member of a group only"
+        "[settings](configuration.md) marked as live; in memory until the next start; any other "
+        "key refuses the whole request; at this member of a group only"
     ),
     26: "RocketMQ's names where it has one; secrets are never shown",
     28: "thread pools do not exist here; what waits is shown under their names",
@@ -50,7 +50,7 @@ NOTES: Final[Mapping[int, str]] = {
     402: "always empty: every group pulls",
     907: "slaves of a broker that replicates; without the speed of transfers",
     90001: "of our own: undecided transactions, the oldest first",
-    90002: "of our own: messages that wait for their moment, the soonest first",
+    90002: "Tianzhou's own: scheduled messages, the next one first",
     90010: "of our own, as the next five: what a page of the dashboard shows, in one answer",
 }
 
@@ -81,10 +81,10 @@ part of the tests.
 ## Request codes
 
 Every request code of RocketMQ's remoting protocol up to 5.3, and what happens to it here. A code
-that is refused on purpose gets REQUEST_CODE_NOT_SUPPORTED (3) and the reason; so does, without a
-reason, a number that nobody knows. Fields of requests that we do not know are ignored. The class
-in the third column lists the fields that are read; where there is none, there are no fields or
-they stand in the body.
+that is rejected on purpose gets REQUEST_CODE_NOT_SUPPORTED (3) and the reason; an unknown code gets
+the same response without a reason. Unknown fields of requests are ignored. The class in the third
+column lists the fields that are read; where it is empty, the request has no fields or has them in
+its body.
 
 In the table of served requests EFFECT says what a broker may change, and so who executes the
 request in a group of brokers. Every member serves `none`, `session` (what it knows about connected
@@ -154,15 +154,21 @@ def english() -> Language:
             "responses": "Response codes",
         },
         columns={
-            "code": "CODE", "name": "NAME", "fields": "FIELDS", "effect": "EFFECT",
-            "remark": "REMARK", "reason": "REASON", "meaning": "MEANING", "remedy": "WHAT TO DO",
+            "code": "CODE",
+            "name": "NAME",
+            "fields": "FIELDS",
+            "effect": "EFFECT",
+            "remark": "REMARK",
+            "reason": "REASON",
+            "meaning": "MEANING",
+            "remedy": "WHAT TO DO",
         },
         notes=NOTES,
         refused={code.value: reason for code, reason in REFUSED.items()},
         no_controller="there is no controller",
         unused="taken, and used by no client",
         responses={row["code"]: (row["sentence"], row["remedy"]) for row in _errors()},
-    )  # fmt: skip
+    )
 
 
 def chinese() -> Language:
@@ -199,12 +205,16 @@ def codes() -> list[Code]:
     spec: dict[str, Any] = tomllib.loads((ROOT / "spec/requests.toml").read_text(encoding="utf-8"))
     found = [
         Code(
-            code, name, row.get("takes", ""), tuple(row.get("served_by", ())),
-            tuple(row.get("rejected_by", ())), row.get("effect", ""),
+            code,
+            name,
+            row.get("takes", ""),
+            tuple(row.get("served_by", ())),
+            tuple(row.get("rejected_by", ())),
+            row.get("effect", ""),
         )
         for name, row in spec["request"].items()
         for code in (row["code"],)
-    ]  # fmt: skip
+    ]
     return sorted(found)
 
 

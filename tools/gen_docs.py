@@ -1,4 +1,4 @@
-"""Turns the declarations of settings into docs/settings.md and its Chinese twin.
+"""Turns the declarations of settings into docs/configuration.md and its Chinese twin.
 
 python tools/gen_docs.py            write the files
 python tools/gen_docs.py --check    write nothing; exit 1 if a file is stale
@@ -23,19 +23,27 @@ from tianzhou.store.config import StoreConfig
 ROOT: Final = Path(__file__).resolve().parent.parent
 CHINESE: Final = ROOT / "tools" / "zh" / "settings.toml"
 UNITS: Final = {
-    "_bytes": "bytes", "_bytes_max": "bytes", "_ms": "ms", "_at_hours": "hour of the day",
-    "_hours": "hours", "_ratio": "part of 1", "_pages_min": "pages", "_s": "seconds",
-}  # fmt: skip
+    "_bytes": "bytes",
+    "_bytes_max": "bytes",
+    "_ms": "ms",
+    "_at_hours": "hour of the day",
+    "_hours": "hours",
+    "_ratio": "part of 1",
+    "_pages_min": "pages",
+    "_s": "seconds",
+}
 
 SECTIONS: Final = {
-    "Broker": BrokerConfig, "Store": StoreConfig, "Master and slaves": ReplicationConfig,
+    "Broker": BrokerConfig,
+    "Store": StoreConfig,
+    "Master and slaves": ReplicationConfig,
     "Raft group": RaftSettings,
-}  # fmt: skip
+}
 
 HEAD: Final = """\
-# Settings
+# Configuration
 
-[中文](settings.zh-CN.md)
+[中文](configuration.zh-CN.md)
 
 Written by `tools/gen_docs.py` from the declarations in the code; do not edit.
 
@@ -51,27 +59,29 @@ it:
 | `--set NAME=VALUE`, as often as needed | `--set flush_mode=SYNC_FLUSH` |
 | options of the command itself | `--sync-flush`, `--broker-port`, `-p`, `-n` |
 
-In files and after `--set` a setting may have our name or RocketMQ's. Invalid values stop the start,
-and all of them are listed at once, each with its source. An unknown name after `--set` stops the
-start, too, with the name that was probably meant; in a file, and in the environment if it looks
-like a misspelt setting, it is logged. Empty variables are ignored. Other users of the machine can
-read a command line: pass secrets in a file or in the environment.
+In files and after `--set` you can use Tianzhou's name of a setting or RocketMQ's. If any value is
+invalid, the server does not start and lists all invalid values, each with its source. The same
+holds for an unknown name after `--set`, with the closest known name as a suggestion. Unknown names
+in a file, and environment variables that look like a misspelt setting, are logged and ignored.
+Empty variables are ignored. Other users of the machine can read a command line: pass secrets in a
+file or in the environment.
 
 `TIANZHOU_NAMESERVER`, the variable of clients, is also the value of `nameservers` for `tianzhou
 broker`; RocketMQ's `NAMESRV_ADDR` is its default, which a file overrides.
 
-In `tianzhou up` a name that both servers know (`listenPort`, `bindAddress`) is the Broker's, and
-`host` is for both unless `bind_address` is given. `nameservers` and the members of a Raft group are
-decided by `up` itself.
+With `tianzhou up`, a name that both servers have (`listenPort`, `bindAddress`) sets the Broker's
+value, and `host` sets both unless `bind_address` is given. `up` sets `nameservers` and the members
+of a Raft group itself.
 
-LIVE says which settings can change while a broker runs: `tianzhou broker config BROKER --set
-NAME=VALUE`, or RocketMQ's `mqadmin updateBrokerConfig`. Such a change lasts until the next start,
-which reads the file again. A setting that is not live is refused with the reason, a value out of
-its bounds with the bounds; then nothing changes. Where `cluster_credentials` are set, changes of
-the store and of the group must be signed with them.
+The column LIVE shows which settings can change while a broker runs, with `tianzhou broker config
+BROKER --set NAME=VALUE` or RocketMQ's `mqadmin updateBrokerConfig`. Such a change lasts until the
+next start, which reads the file again. Changing a setting that is not live is rejected with the
+reason, and a value out of bounds with the bounds; nothing changes then. If `cluster_credentials`
+are set, changes to the store and to the group must be signed with them.
 
-A shorter `retention_hours` deletes no file with a message that still waits for its delivery time or
-for the end of its transaction; such files go when these messages have moved on.
+Reducing `retention_hours` does not delete a file that has a message waiting for its delivery time
+or for the outcome of its transaction. The file is deleted once such messages are delivered or
+decided.
 """
 
 
@@ -102,7 +112,7 @@ def declared() -> Iterator[tuple[str, Declaration]]:
 
 def english() -> Language:
     return Language(
-        page=ROOT / "docs" / "settings.md",
+        page=ROOT / "docs" / "configuration.md",
         head=HEAD,
         sections={kind.__name__: title for title, kind in SECTIONS.items()},
         columns=("NAME", "DEFAULT", "UNIT", "BOUNDS", "LIVE", "ROCKETMQ", "MEANING"),
@@ -121,7 +131,7 @@ def chinese() -> Language:
     words: dict[str, Any] = tomllib.loads(CHINESE.read_text(encoding="utf-8"))
     fixed = {name: each["reason"] for each in words.pop("fixed") for name in each["settings"]}
     columns = tuple(words.pop("columns"))
-    page = ROOT / "docs" / "settings.zh-CN.md"
+    page = ROOT / "docs" / "configuration.zh-CN.md"
     return Language(page=page, columns=columns, fixed=fixed, **words)
 
 

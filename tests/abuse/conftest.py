@@ -1,4 +1,4 @@
-"""One process for all abuse tests of a worker; after each of them it must be as well as before."""
+"""One process serves all abuse tests of a worker; after each test it must work as before."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def _stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, Wit
 
 @pytest.fixture
 def live(_stage: tuple[Live, Witness]) -> Iterator[Live]:
-    """The process. The witness looks at it before and after."""
+    """The running process. The witness checks it before and after each test."""
     live, witness = _stage
     witness.check()
     yield live

@@ -1,10 +1,8 @@
-"""A real `tianzhou up` process, and a witness: a healthy client that must not notice anything."""
+"""A real `tianzhou up` process, and a witness: a healthy client that must not be disturbed."""
 
 import contextlib
-import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -16,15 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from raw_client import HungUp, RawClient, pull_of, send_v2
-from stalls import moment, stall_s
+from stalls import stall_s, take_sample
 
 from tianzhou.testing.kit.patience import Patience
+from tianzhou.testing.kit.server_process import ServerProcess
 
 START_S: Final = 20.0
 NOTICED_S: Final = 1.0
-"""A broker that needs longer for a response has stalled, as stalls.py counts."""
-ANSWER_S: Final = 300.0
-"""On the wall clock. A response that takes longer is lost, however busy the machine is."""
+"""A broker that needs longer for a response has stalled; stalls.py measures the time."""
+RESPONSE_S: Final = 300.0
+"""In wall-clock time. A response that takes longer is lost, however busy the machine is."""
 PAUSE_S: Final = 0.01
 STALL_CODE: Final = """
 import signal, time
@@ -34,12 +33,12 @@ def stall(*_):
         pass
 signal.signal(signal.SIGUSR1, stall)
 """
-"""Makes the loop's thread spend CPU time when it gets SIGUSR1: to test the witness itself."""
+"""Makes the thread of the event loop use CPU time on SIGUSR1, to test the witness itself."""
 
 
 @dataclass(slots=True)
 class Live:
-    """The running process."""
+    """A running `tianzhou up`."""
 
     process: subprocess.Popen[bytes]
     nameserver: str
@@ -62,7 +61,7 @@ class Live:
         return self._memory("VmRSS")
 
     def heap_bytes(self) -> int:
-        """Without what is mapped of files, which the system takes back when it needs it."""
+        """Memory without mapped files, which the system reclaims when it needs memory."""
         return self._memory("RssAnon")
 
     def _memory(self, kind: str) -> int:
@@ -75,7 +74,7 @@ class Live:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def socket_count(self) -> int:
-        """Descriptors of sockets. Files of the store come and go while it works."""
+        """The number of open sockets, without files: the store opens and closes those."""
         count = 0
         for path in Path(f"/proc/{self.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed since it was listed
@@ -87,57 +86,50 @@ class Live:
 def running(
     place: Path, *options: str, ephemeral: bool = True, files: int = 0, stall_s: float = 0.0
 ) -> Generator[Live]:
-    """`tianzhou up` on free ports, with its log in a file; killed at the end.
+    """Run `tianzhou up` on free ports, with its log in a file, and stop it at the end.
 
-    With `files` the process may open only that many, as after `ulimit -n`. With `stall_s` its loop
-    stalls for that much CPU time on each SIGUSR1.
+    With `files` the process may open only that many, as after `ulimit -n`. With `stall_s` its
+    event loop stalls for that much CPU time on each SIGUSR1.
     """
     low = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); "
     code = "from tianzhou.cmd.main import main; main()"
     if stall_s:
         code = STALL_CODE.format(busy_s=stall_s) + code
-    ready, log = place / "ready.json", place / "up.log"
     stored = ("--ephemeral",) if ephemeral else ()
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-c", low + code if files else code, "up", *stored,
-                "--nameserver-port", "0", "--broker-port", "0", "--ready-file", str(ready),
-                *options,
-            ],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            env=os.environ | {"TMPDIR": str(place)},
-        )  # fmt: skip
+    ports = ("--nameserver-port", "0", "--broker-port", "0")
+    up = ["up", *stored, *ports, *options, "--ready-file"]
+    server = ServerProcess(
+        "up",
+        [sys.executable, "-c", low + code if files else code, *up],
+        place,
+        cwd=Path.cwd(),
+        env=os.environ | {"TMPDIR": str(place)},
+    )
+    server.start()
     try:
-        wait_for(lambda: ready.exists() or process.poll() is not None, START_S)
-        assert process.poll() is None, log.read_text()
-        facts = json.loads(ready.read_text())
+        facts = server.wait_ready(START_S)
         yield Live(
-            process,
+            server.process,
             facts["nameserver"],
             facts["broker"],
             Path(facts["data"]),
-            log,
+            server.log_path,
             facts.get("http", ""),
         )
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(300)
-        finally:
-            process.kill()
-            process.wait()
+        if server.is_alive:
+            server.stop(within_s=300)
 
 
 def wait_for(condition: Callable[[], bool], wait_s: float = 10.0) -> None:
     patience = Patience(wait_s)
     while not condition():
-        assert not patience.is_over(), "it did not come about in time"
+        assert not patience.is_over(), "the condition was not met in time"
         time.sleep(0.02)
 
 
 def allow_many_files() -> int:
-    """As many open files as the system lets us have; how many that are."""
+    """Raise the limit of open files to what the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -145,12 +137,12 @@ def allow_many_files() -> int:
 
 
 class Witness:
-    """Sends and pulls all the time, in a thread. Each answer must be right and come in time."""
+    """Sends and pulls in a thread all the time. Every response must be correct and in time."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._stop = threading.Event()
-        self._complaints: list[str] = []
+        self._problems: list[str] = []
         self._rounds = 0
         self.slowest_s = 0.0
         self._slowest = ""
@@ -163,33 +155,33 @@ class Witness:
                 while not self._stop.wait(PAUSE_S):
                     self._round(sender, puller)
         except (OSError, HungUp) as error:
-            self._complaints.append(f"the witness was disturbed: {error!r}")
+            self._problems.append(f"the witness was disturbed: {error!r}")
 
     def _round(self, sender: RawClient, puller: RawClient) -> None:
         body = b"round %d" % self._rounds
-        start = moment(self._live.pid)
-        sent = sender.ask(310, send_v2("Witness", queue_id=0), body, wait_s=ANSWER_S)
-        middle = moment(self._live.pid)
+        start = take_sample(self._live.pid)
+        sent = sender.ask(310, send_v2("Witness", queue_id=0), body, wait_s=RESPONSE_S)
+        middle = take_sample(self._live.pid)
         if sent.code:
-            self._complaints.append(f"a send got {sent.code}: {sent.remark}")
+            self._problems.append(f"a send got {sent.code}: {sent.remark}")
             return
         offset = int(sent.header.ext["queueOffset"])
         pull = pull_of("Witness", offset=offset, consumerGroup="witnesses", sysFlag="6")
-        found = puller.ask(11, pull, wait_s=ANSWER_S)
-        end = moment(self._live.pid)
+        found = puller.ask(11, pull, wait_s=RESPONSE_S)
+        end = take_sample(self._live.pid)
         if found.code or body not in found.body:
-            self._complaints.append(f"a pull got {found.code}: {found.remark}")
+            self._problems.append(f"a pull got {found.code}: {found.remark}")
         for before, after in ((start, middle), (middle, end)):
             if (took_s := stall_s(before, after)) > self.slowest_s:
                 self.slowest_s, self._slowest = took_s, f"from {before} to {after}"
         self._rounds += 1
 
     def check(self) -> None:
-        """It has sent and pulled since, and noticed nothing."""
+        """Check that it has sent and pulled since the last check, without any problem."""
         assert self._live.process.poll() is None, self._live.log.read_text()[-3000:]
         before = self._rounds
-        wait_for(lambda: self._rounds > before + 1 or bool(self._complaints), START_S)
-        assert not self._complaints, self._complaints[:3]
+        wait_for(lambda: self._rounds > before + 1 or bool(self._problems), START_S)
+        assert not self._problems, self._problems[:3]
         slowest, self.slowest_s = self.slowest_s, 0.0
         assert slowest < NOTICED_S, f"a response took {slowest:.2f} s, {self._slowest}"
 

@@ -1,15 +1,15 @@
-"""A client that says whatever a test wants, byte by byte, and knows when it was hung up on."""
+"""A client that sends arbitrary bytes, and notices when the server closes the connection."""
 
 import json
 import socket
 import struct
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import PREFIX
 from tianzhou.wire.header import Header, SerialiseType
@@ -17,12 +17,14 @@ from tianzhou.wire.headers_binary import encode_binary
 from tianzhou.wire.headers_json import encode_json
 
 WAIT_S: Final = 10.0
+"""Seconds of an idle machine, as `Patience` counts them."""
+SEND_S: Final = 120.0
 UNIQUE: Final = "UNIQ_KEY\x01" + 32 * "A" + "\x02"
 
 _opaques = count(1)
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     header: Header
     body: bytes
 
@@ -56,18 +58,23 @@ class RawClient:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        with suppress(ConnectionError):  # what counts is what comes back
+        self.socket.settimeout(SEND_S)
+        with suppress(ConnectionError):  # only the response matters
             self.socket.sendall(data)
 
-    def receive(self, wait_s: float = WAIT_S) -> Answer:
-        """The next frame. HungUp: there is none and will be none; TimeoutError: not yet."""
-        deadline = time.monotonic() + wait_s
+    def receive(self, wait_s: float = WAIT_S) -> Response:
+        """Return the next frame. Raises HungUp at the end of the stream, TimeoutError if late."""
+        return self._receive(Patience(wait_s), wait_s)
+
+    def _receive(self, patience: Patience, wait_s: float) -> Response:
         while True:
             if len(self._received) >= PREFIX.size:
                 size, word = PREFIX.unpack_from(self._received)
@@ -75,47 +82,55 @@ class RawClient:
                     frame = bytes(self._received[: size + 4])
                     del self._received[: size + 4]
                     header_end = 8 + (word & 0xFFFFFF)
-                    return Answer(
+                    return Response(
                         decode_header(frame[8:header_end], word >> 24), frame[header_end:]
                     )
-            self._more(deadline)
+            self._read(patience, wait_s)
 
-    def _more(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self.socket.settimeout(left)
+    def _read(self, patience: Patience, wait_s: float) -> None:
+        # No polling: on a busy machine each wake-up waits for a core, which would hide stalls of
+        # the broker from the witness.
+        self.socket.settimeout(max(wait_s, 0.001))
         try:
             data = self.socket.recv(1 << 20)
+        except TimeoutError:
+            if patience.is_over():
+                raise
+            return
         except ConnectionError:
             data = b""
         if not data:
             raise HungUp
         self._received += data
 
-    def ask_bytes(self, data: bytes, wait_s: float = WAIT_S) -> Answer:
+    def ask_bytes(self, data: bytes, wait_s: float = WAIT_S) -> Response:
         self.send(data)
         return self.receive(wait_s)
 
     def ask(
-        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *,
-        binary: bool = False, wait_s: float = WAIT_S,
-    ) -> Answer:  # fmt: skip
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        binary: bool = False,
+        wait_s: float = WAIT_S,
+    ) -> Response:
         opaque, data = request(code, ext, body, binary=binary)
         self.send(data)
-        deadline = time.monotonic() + wait_s
+        patience = Patience(wait_s)
         while True:
-            answer = self.receive(deadline - time.monotonic())
-            if answer.header.is_response and answer.header.opaque == opaque:
-                return answer
+            response = self._receive(patience, wait_s)
+            if response.header.is_response and response.header.opaque == opaque:
+                return response
 
-    def send_message(self, topic: str, properties: str = UNIQUE, body: bytes = b"x") -> Answer:
-        answer = self.ask(310, send_v2(topic, properties=properties), body)
-        assert answer.code == 0, answer
-        return answer
+    def send_message(self, topic: str, properties: str = UNIQUE, body: bytes = b"x") -> Response:
+        response = self.ask(310, send_v2(topic, properties=properties), body)
+        assert response.code == 0, response
+        return response
 
     def is_hung_up(self, wait_s: float = WAIT_S) -> bool:
-        """Whether the other side closes, saying nothing more, within this time."""
+        """Whether the server closes the connection within this time, without another frame."""
         try:
             self.receive(wait_s)
         except HungUp:
@@ -125,11 +140,11 @@ class RawClient:
         return False
 
     def ends(self, wait_s: float = WAIT_S) -> bool:
-        """Whether the other side closes within this time, whatever it says before."""
-        deadline = time.monotonic() + wait_s
+        """Whether the server closes the connection within this time, whatever it sends first."""
+        patience = Patience(wait_s)
         try:
             while True:
-                self._more(deadline)
+                self._read(patience, wait_s)
         except HungUp:
             return True
         except TimeoutError:
@@ -141,16 +156,25 @@ def frame(header: bytes, body: bytes = b"", *, kind: int = 0) -> bytes:
 
 
 def request(
-    code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *,
-    binary: bool = False, flag: int = 0, version: int = 400,
-) -> tuple[int, bytes]:  # fmt: skip
-    """The number of a request, and its bytes."""
+    code: int,
+    ext: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    binary: bool = False,
+    flag: int = 0,
+    version: int = 400,
+) -> tuple[int, bytes]:
+    """Build a request; returns its opaque number and its bytes."""
     opaque = next(_opaques)
     kind = SerialiseType.BINARY if binary else SerialiseType.JSON
     header = Header(
-        code=code, opaque=opaque, flag=flag, version=version, ext=dict(ext or {}),
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        version=version,
+        ext=dict(ext or {}),
         serialise_type=kind,
-    )  # fmt: skip
+    )
     data = encode_binary(header) if binary else encode_json(header)
     return opaque, frame(data, body, kind=kind)
 
@@ -160,11 +184,19 @@ def send_v1(
 ) -> dict[str, str]:
     """The fields of SEND_MESSAGE."""
     return {
-        "producerGroup": "abusers", "topic": topic, "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4", "queueId": str(queue_id), "sysFlag": "0",
-        "bornTimestamp": "1700000000000", "flag": "0", "properties": properties,
-        "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
-    } | more  # fmt: skip
+        "producerGroup": "abusers",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": str(queue_id),
+        "sysFlag": "0",
+        "bornTimestamp": "1700000000000",
+        "flag": "0",
+        "properties": properties,
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+    } | more
 
 
 def send_v2(
@@ -172,38 +204,60 @@ def send_v2(
 ) -> dict[str, str]:
     """The same fields with the short names of SEND_MESSAGE_V2."""
     return {
-        "a": "abusers", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
-        "g": "1700000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
-    } | more  # fmt: skip
+        "a": "abusers",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    } | more
 
 
 def pull_of(topic: str, *, queue_id: int = 0, offset: int = 0, **more: str) -> dict[str, str]:
-    """A pull that brings its own subscription and does not wait."""
+    """The fields of a pull that includes its own subscription and does not wait."""
     return {
-        "consumerGroup": "abused", "topic": topic, "queueId": str(queue_id),
-        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
-        "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0",
+        "consumerGroup": "abused",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "*",
+        "subVersion": "0",
         "expressionType": "TAG",
-    } | more  # fmt: skip
+    } | more
 
 
 def heartbeat_of(
-    *, client: str = "abuser", producers: tuple[str, ...] = (), consumers: tuple[str, ...] = (),
+    *,
+    client: str = "abuser",
+    producers: tuple[str, ...] = (),
+    consumers: tuple[str, ...] = (),
     topic: str = "T",
-) -> bytes:  # fmt: skip
-    told: dict[str, Any] = {
+) -> bytes:
+    fields: dict[str, Any] = {
         "clientID": client,
         "producerDataSet": [{"groupName": name} for name in producers],
         "consumerDataSet": [
             {
-                "groupName": name, "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "groupName": name,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
                 "subscriptionDataSet": [{"topic": topic, "subString": "*", "subVersion": 1}],
             }
             for name in consumers
         ],
-    }  # fmt: skip
-    return json.dumps(told).encode()
+    }
+    return json.dumps(fields).encode()
 
 
 def batch_entry(body: bytes, properties: bytes = b"", *, total: int | None = None) -> bytes:

@@ -2,8 +2,8 @@
 
 Random bytes rarely get past the header. Here each request is built as a client builds it, then a
 few of its fields take values at the edges of their types: flags, queues, sizes, times, properties,
-batch bodies, the numbers of other messages. Hypothesis would spend most of its time on drawing; a
-seed and `random` make the same requests again and cost microseconds.
+batch bodies, the offsets of other messages. Hypothesis would spend most of its time drawing; a seed
+and `random` reproduce the same requests and cost microseconds.
 """
 
 import struct
@@ -19,12 +19,37 @@ TOPICS: Final = ("Fuzz", "FuzzTwo", "%RETRY%fuzzers", "%DLQ%fuzzers")
 INT32: Final = (0, 1, -1, 2, 7, 127, 128, 255, 65536, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1)
 INT64: Final = (*INT32, 2**53, 2**62, 2**63 - 1, -(2**63), 2**63, 10**30)
 SYS_FLAGS: Final = (
-    *(1 << bit for bit in range(31)), 0x10, 0x20, 0x30, 0x14, 0x2C, 0xC0, 0x700, 0x7FF, -1, *INT32,
-)  # fmt: skip
+    *(1 << bit for bit in range(31)),
+    0x10,
+    0x20,
+    0x30,
+    0x14,
+    0x2C,
+    0xC0,
+    0x700,
+    0x7FF,
+    -1,
+    *INT32,
+)
 TEXTS: Final = (
-    "", "\x00", "\x01", "\x02", "/", "..", ".", "a" * 127, "a" * 128, "a" * 255, "主" * 60, "😀",
-    "%RETRY%", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102", "x" * 40_000,
-)  # fmt: skip
+    "",
+    "\x00",
+    "\x01",
+    "\x02",
+    "/",
+    "..",
+    ".",
+    "a" * 127,
+    "a" * 128,
+    "a" * 255,
+    "主" * 60,
+    "😀",
+    "%RETRY%",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "TBW102",
+    "x" * 40_000,
+)
 NAMES: Final = (
     "KEYS", "TAGS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "WAIT",
     "TRAN_MSG", "PGROUP", "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "POP_CK", "__CRC32#",
@@ -40,14 +65,14 @@ VALUES: Final = (
 
 
 class Sent(NamedTuple):
-    """A request, and what it is for whoever reads a failure."""
+    """A request, and its kind for the report of a failure."""
 
     kind: str
     data: bytes
 
 
-def requests_of(dice: Random, place: int) -> Sent:
-    """The next request. `place` is about where the log ends: some requests name other messages."""
+def next_request(dice: Random, place: int) -> Sent:
+    """Build the next request. `place` is about where the log ends: some requests refer to it."""
     kind, make = dice.choice(_KINDS)
     return Sent(kind, make(dice, place))
 
@@ -71,18 +96,37 @@ def _body(dice: Random) -> bytes:
 
 
 _V2_FIELDS: Final = {
-    "a": TEXTS, "b": TEXTS, "c": TEXTS, "d": INT32, "e": INT32, "f": SYS_FLAGS, "g": INT64,
-    "h": INT32, "j": INT32, "k": ("true", "x", ""), "l": INT32, "m": ("true", "false", "1", ""),
-}  # fmt: skip
+    "a": TEXTS,
+    "b": TEXTS,
+    "c": TEXTS,
+    "d": INT32,
+    "e": INT32,
+    "f": SYS_FLAGS,
+    "g": INT64,
+    "h": INT32,
+    "j": INT32,
+    "k": ("true", "x", ""),
+    "l": INT32,
+    "m": ("true", "false", "1", ""),
+}
 _V1_NAMES: Final = {
-    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
-    "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "j": "reconsumeTimes",
-    "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
-}  # fmt: skip
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
 
 
 def _mutations(dice: Random) -> dict[str, str]:
-    """Fields of a V2 send with other values; flags and hosts are what this began with."""
+    """Mutated fields of a V2 send. Flags and hosts get extra weight."""
     count = dice.choice((0, 1, 1, 1, 2, 3))
     names = dice.choices(tuple(_V2_FIELDS), k=count)
     if dice.random() < 0.3:
@@ -90,8 +134,15 @@ def _mutations(dice: Random) -> dict[str, str]:
     return {name: str(dice.choice(_V2_FIELDS[name])) for name in names}
 
 
-def _send(dice: Random, _place: int, *, code: int = 310, body: bytes | None = None,
-          properties: str | None = None, **more: str) -> bytes:  # fmt: skip
+def _send(
+    dice: Random,
+    _place: int,
+    *,
+    code: int = 310,
+    body: bytes | None = None,
+    properties: str | None = None,
+    **more: str,
+) -> bytes:
     topic = dice.choice(TOPICS) if dice.random() < 0.2 else "Fuzz"
     text = _properties(dice) if properties is None else properties
     fields = send_v2(topic, queue_id=dice.randrange(4), properties=text) | more | _mutations(dice)
@@ -108,7 +159,7 @@ def _send(dice: Random, _place: int, *, code: int = 310, body: bytes | None = No
     binary = dice.random() < 0.3
     try:
         return request(code, fields, data, binary=binary, flag=flag, version=version)[1]
-    except CannotEncode:  # text that is no text, or too long for a binary header
+    except CannotEncode:  # invalid text, or too long for a binary header
         fields = {name: value.encode("utf-8", "replace").decode() for name, value in fields.items()}
         return request(code, fields, data, flag=flag, version=version)[1]
 
@@ -147,8 +198,9 @@ def _batch(dice: Random, place: int) -> bytes:
     for _ in range(dice.choice((1, 1, 2, 5, 50))):
         text = _properties(dice).encode("utf-8", "replace")[:30_000]
         inner = _body(dice)[:2_000]
-        body += struct.pack(">iiiii", 22 + len(inner) + len(text), 0, 0, dice.choice((0, 7, -1)),
-                            len(inner))  # fmt: skip
+        body += struct.pack(
+            ">iiiii", 22 + len(inner) + len(text), 0, 0, dice.choice((0, 7, -1)), len(inner)
+        )
         body += inner + struct.pack(">h", len(text)) + text
     if dice.random() < 0.4:
         at = dice.randrange(len(body))
@@ -166,16 +218,19 @@ def _clamped(value: int) -> int:
 
 
 def _offset(dice: Random, place: int) -> int:
-    """A place in the log where a message may begin, or none."""
+    """An offset of the log where a message may or may not start."""
     return dice.choice((0, place, dice.randrange(place + 1), *INT64))
 
 
 def _send_back(dice: Random, place: int) -> bytes:
     fields = {
-        "group": dice.choice(("fuzzers", *TEXTS)), "offset": str(_offset(dice, place)),
-        "delayLevel": str(dice.choice(INT32)), "maxReconsumeTimes": str(dice.choice(INT32)),
-        "originMsgId": dice.choice(VALUES), "originTopic": dice.choice(TOPICS),
-    }  # fmt: skip
+        "group": dice.choice(("fuzzers", *TEXTS)),
+        "offset": str(_offset(dice, place)),
+        "delayLevel": str(dice.choice(INT32)),
+        "maxReconsumeTimes": str(dice.choice(INT32)),
+        "originMsgId": dice.choice(VALUES),
+        "originTopic": dice.choice(TOPICS),
+    }
     if dice.random() < 0.2:
         del fields[dice.choice(tuple(fields))]
     return request(36, fields, binary=dice.random() < 0.3)[1]
@@ -188,25 +243,41 @@ def _decision(dice: Random, place: int) -> bytes:
         "commitLogOffset": str(_offset(dice, place)),
         "commitOrRollback": str(dice.choice((8, 12, 0, 4, *INT32))),
         "fromTransactionCheck": dice.choice(("true", "false", "x")),
-        "msgId": dice.choice(VALUES), "transactionId": dice.choice(VALUES),
-    }  # fmt: skip
+        "msgId": dice.choice(VALUES),
+        "transactionId": dice.choice(VALUES),
+    }
     return request(37, fields, flag=dice.choice((0, 2)), binary=dice.random() < 0.3)[1]
 
 
 def _pull(dice: Random, _place: int) -> bytes:
     fields = {
-        "consumerGroup": "fuzzers", "topic": dice.choice(TOPICS), "queueId": "0",
-        "queueOffset": str(dice.choice(INT64)), "maxMsgNums": str(dice.choice(INT32)),
-        "sysFlag": str(dice.choice((4, 4, *SYS_FLAGS)) & ~2), "commitOffset": "0",
-        "suspendTimeoutMillis": "0", "subscription": dice.choice(("*", "a||b", *VALUES)),
-        "subVersion": str(dice.choice(INT64)), "expressionType": dice.choice(("TAG", "SQL92", "")),
-    }  # fmt: skip
+        "consumerGroup": "fuzzers",
+        "topic": dice.choice(TOPICS),
+        "queueId": "0",
+        "queueOffset": str(dice.choice(INT64)),
+        "maxMsgNums": str(dice.choice(INT32)),
+        "sysFlag": str(dice.choice((4, 4, *SYS_FLAGS)) & ~2),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": dice.choice(("*", "a||b", *VALUES)),
+        "subVersion": str(dice.choice(INT64)),
+        "expressionType": dice.choice(("TAG", "SQL92", "")),
+    }
     return request(11, fields)[1]
 
 
 _KINDS: Final[tuple[tuple[str, Callable[[Random, int], bytes]], ...]] = (
-    ("single", _send), ("single", _send), ("single v1", _send_v1), ("batch", _batch),
-    ("batch", _batch), ("delayed", _delayed), ("timed", _timed), ("half", _half),
-    ("retried", _retried), ("reply", _reply), ("send back", _send_back), ("decision", _decision),
+    ("single", _send),
+    ("single", _send),
+    ("single v1", _send_v1),
+    ("batch", _batch),
+    ("batch", _batch),
+    ("delayed", _delayed),
+    ("timed", _timed),
+    ("half", _half),
+    ("retried", _retried),
+    ("reply", _reply),
+    ("send back", _send_back),
+    ("decision", _decision),
     ("pull", _pull),
-)  # fmt: skip
+)

@@ -1,12 +1,13 @@
-"""A server in the test's own loop: limits that a test can wait for, and no broker behind it."""
+"""A server in the test's own event loop, with short limits and without a broker."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from tianzhou.net.acceptor import bind
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
-from tianzhou.net.server import Server, bind
+from tianzhou.net.server import Server
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import FrameBatch
@@ -17,12 +18,12 @@ TRICKLE_PAUSE_S = 0.02
 ECHO = 1
 LARGE = 2
 PARKED = 3
-"""Codes: answer at once; answer with a large body; answer when the test says so."""
+"""Request codes: respond at once; with a large body; only when the test calls `release`."""
 
 
 @dataclass(slots=True)
 class Echo:
-    """Answers requests; what it saw is for tests to look at."""
+    """Responds to requests, and counts them for the test."""
 
     large_bytes: int = 64 * 1024
     handled: int = 0
@@ -102,15 +103,15 @@ def run(
     service: Echo | None = None,
     port_limits: PortLimits = CLIENT_PORT,
 ) -> None:
-    async def whole() -> None:
+    async def run_in_loop() -> None:
         async with small_server(limits, service, port_limits) as world:
             await play(world)
 
-    asyncio.run(whole())
+    asyncio.run(run_in_loop())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Come about it must before the time of the whole test is up."""
+    """Wait for a condition; the timeout of the run_in_loop test applies."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
@@ -134,7 +135,7 @@ async def trickle(world: World, data: bytes) -> int:
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Wait for the end of the connection, whatever comes before it."""
+    """Read until the connection ends, whatever is received before."""
     with suppress(ConnectionError):
         while await reader.read(1 << 20):
             pass

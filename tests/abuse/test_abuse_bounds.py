@@ -1,4 +1,4 @@
-"""What connections and pulls that wait cost a running broker."""
+"""The cost of idle connections and waiting pulls for a running broker."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,16 +15,15 @@ MIB = 2**20
 
 
 @pytest.mark.slow
-def test_two_thousand_idle_connections(tmp_path: Path) -> None:
+def test_broker_with_two_thousand_idle_connections_uses_bounded_memory(tmp_path: Path) -> None:
     if allow_many_files() < IDLE + 500:
-        pytest.skip("this process may not open so many files")
+        pytest.skip("this process may not open enough files")
     with running(tmp_path) as live, ExitStack() as stack:
         witness = Witness(live)
         witness.check()
         before, files, sockets = live.rss_bytes(), live.fd_count(), live.socket_count()
-        clients = [stack.enter_context(live.to_broker()) for _ in range(IDLE)]
-        for client in clients:
-            assert client.ask(31_999).code == 3
+        for _ in range(IDLE):  # each proves itself at once: silent connections have a deadline
+            assert stack.enter_context(live.to_broker()).ask(31_999).code == 3
         cost = live.rss_bytes() - before
         assert live.socket_count() >= sockets + IDLE
         assert cost < 60 * MIB, f"{cost / IDLE:.0f} bytes each"
@@ -36,37 +35,38 @@ def test_two_thousand_idle_connections(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_five_thousand_held_pulls(tmp_path: Path) -> None:
+def test_broker_with_five_thousand_waiting_pulls_uses_bounded_memory(tmp_path: Path) -> None:
     with running(tmp_path) as live, ExitStack() as stack:
         witness = Witness(live)
         with live.to_broker() as client:
             client.send_message("Held")
-        clients = [stack.enter_context(live.to_broker()) for _ in range(HELD_CONNECTIONS)]
-        for client in clients:
-            assert client.ask(31_999).code == 3
+        clients: list[RawClient] = []
+        for _ in range(HELD_CONNECTIONS):
+            clients.append(stack.enter_context(live.to_broker()))
+            assert clients[-1].ask(31_999).code == 3
         witness.check()
         before = live.rss_bytes()
-        asked: dict[RawClient, set[int]] = {}
+        opaques: dict[RawClient, set[int]] = {}
         for client in clients:
-            pulls = [request(11, wanting(number)) for number in range(HELD // HELD_CONNECTIONS)]
-            asked[client] = {opaque for opaque, _ in pulls}
+            pulls = [request(11, pull_fields(number)) for number in range(HELD // HELD_CONNECTIONS)]
+            opaques[client] = {opaque for opaque, _ in pulls}
             client.send(b"".join(data for _, data in pulls))
-        for client in clients:  # answered after all pulls before it were taken
+        for client in clients:  # the response follows after all earlier pulls were accepted
             assert client.ask(31_999).code == 3
         cost = live.rss_bytes() - before
         assert cost < 40 * MIB, f"{cost / HELD:.0f} bytes each"
         witness.check()
-        # All of them wait for one queue, and one message wakes them.
+        # All pulls wait for the same queue; one message wakes them all.
         with live.to_broker() as client:
             assert client.ask(310, send_v2("Held"), b"wake").code == 0
         for client in clients:
-            found = {client.receive().header.opaque for _ in asked[client]}
-            assert found == asked[client]
+            found = {client.receive().header.opaque for _ in opaques[client]}
+            assert found == opaques[client]
         witness.stop()
 
 
 @pytest.mark.slow
-def test_s08_many_readers_that_read_nothing_stall_no_other_client(tmp_path: Path) -> None:
+def test_s08_many_clients_that_never_read_do_not_stall_others(tmp_path: Path) -> None:
     with running(tmp_path) as live, ExitStack() as stack:
         with live.to_broker() as client:
             for _ in range(16):
@@ -83,7 +83,7 @@ def test_s08_many_readers_that_read_nothing_stall_no_other_client(tmp_path: Path
         )
         for reader in readers:
             reader.send(pulls)
-        # Until every reader has what it may have, which is when the witness would have stalled.
+        # Wait until every reader has used its share of memory: then the witness would have stalled.
         wait_for(lambda: live.heap_bytes() - before > 200 * MIB, 30)
         for _ in range(5):
             witness.check()
@@ -91,8 +91,11 @@ def test_s08_many_readers_that_read_nothing_stall_no_other_client(tmp_path: Path
         witness.stop()
 
 
-def wanting(number: int) -> dict[str, str]:
+def pull_fields(number: int) -> dict[str, str]:
     return pull_of(
-        "Held", offset=1, consumerGroup=f"held{number % 50}", sysFlag="6",
+        "Held",
+        offset=1,
+        consumerGroup=f"held{number % 50}",
+        sysFlag="6",
         suspendTimeoutMillis="60000",
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""More connections than the process may open files for: no port takes the store's share."""
+"""More connections than the process may open files for: the store keeps its share."""
 
 import http.client
 import socket
@@ -13,27 +13,28 @@ from raw_client import request, send_v2
 pytestmark = pytest.mark.slow
 
 FLOOD = 1_500
+CONNECT_S = 60
 LOW = 512
 SPARE = 48
 """Descriptors that must stay free for the store while every port is full."""
 NEW_TOPICS = 40
-"""Each makes at least one new file."""
+"""Each creates at least one new file."""
 
 
 @pytest.fixture(autouse=True)
 def _many_files() -> None:
     if allow_many_files() < 4 * FLOOD:
-        pytest.skip("this process may not open so many files")
+        pytest.skip("this process may not open enough files")
 
 
 @contextmanager
 def flood(address: str, first_bytes: bytes = b"") -> Generator[list[socket.socket]]:
-    """Connections that are held. Those that the server closes stay on our side."""
+    """Open and hold connections. Those that the server closes stay open on the client's side."""
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:
         held: list[socket.socket] = []
         for _ in range(FLOOD):
-            held.append(stack.enter_context(socket.create_connection((host, int(port)), 5)))
+            held.append(stack.enter_context(socket.create_connection((host, int(port)), CONNECT_S)))
             if first_bytes:
                 try:
                     held[-1].sendall(first_bytes)
@@ -43,7 +44,7 @@ def flood(address: str, first_bytes: bytes = b"") -> Generator[list[socket.socke
 
 
 def check_store(live: Live) -> None:
-    """New files are still created."""
+    """Check that the store can still create files."""
     with live.to_broker() as client:
         for number in range(NEW_TOPICS):
             sent = client.ask(310, send_v2(f"Flooded{live.fd_count()}-{number}"), b"x")
@@ -65,15 +66,18 @@ def status_of(address: str, path: str) -> int:
 
 @pytest.mark.parametrize("what", ["silent", "half a frame"])
 @pytest.mark.parametrize("port", ["http", "broker", "nameserver"])
-def test_s06_a_flood_of_one_port_leaves_the_store_its_files(
+def test_s06_flood_of_one_port_leaves_descriptors_for_the_store(
     tmp_path: Path, port: str, what: str
 ) -> None:
     with running(tmp_path, "--http-port", "0", files=LOW) as live:
         wait_for(lambda: status_of(live.http, "/healthz") == 200)
         witness = Witness(live)
         witness.check()
-        address = {"http": live.http.removeprefix("http://"), "broker": live.broker,
-                   "nameserver": live.nameserver}[port]  # fmt: skip
+        address = {
+            "http": live.http.removeprefix("http://"),
+            "broker": live.broker,
+            "nameserver": live.nameserver,
+        }[port]
         with flood(address, b"" if what == "silent" else b"\0\0\1\0"):
             assert free_files(live) >= SPARE
             witness.check()
@@ -87,7 +91,7 @@ def test_s06_a_flood_of_one_port_leaves_the_store_its_files(
         assert "Traceback" not in live.log.read_text()
 
 
-def test_s06_connections_that_spoke_leave_the_store_its_files(tmp_path: Path) -> None:
+def test_s06_flood_of_proven_connections_leaves_descriptors_for_the_store(tmp_path: Path) -> None:
     """Proven connections are never closed to make room; new ones are closed at accept."""
     with running(tmp_path, "--http-port", "0", files=LOW) as live:
         wait_for(lambda: status_of(live.http, "/healthz") == 200)
@@ -107,7 +111,7 @@ def test_s06_connections_that_spoke_leave_the_store_its_files(tmp_path: Path) ->
         assert "Traceback" not in log
 
 
-def test_s06_a_flood_of_every_port_at_once_leaves_the_store_its_files(tmp_path: Path) -> None:
+def test_s06_flood_of_all_ports_leaves_descriptors_for_the_store(tmp_path: Path) -> None:
     with running(tmp_path, "--http-port", "0", files=LOW) as live:
         wait_for(lambda: status_of(live.http, "/healthz") == 200)
         witness = Witness(live)
@@ -120,7 +124,7 @@ def test_s06_a_flood_of_every_port_at_once_leaves_the_store_its_files(tmp_path: 
         witness.stop()
 
 
-def test_s45_health_is_reported_while_slow_headers_and_pages_take_every_connection(
+def test_s45_health_is_reported_while_slow_requests_take_every_connection(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path, "--http-port", "0") as live:

@@ -1,5 +1,5 @@
-"""Mutated sends of every kind, then a crash, a start and a verification: nothing may be left of
-them but messages. The bulk goes to a broker without sockets, slices to a process that is killed."""
+"""Mutated sends of every kind, then a crash, a restart and a verification: only valid messages may
+be stored. Most go to a broker without sockets, some to a process that is killed."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from live import Live, running, wait_for
 from raw_client import HungUp, RawClient, pull_of, send_v2
-from send_grammar import requests_of
+from send_grammar import next_request
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.store.config import StoreConfig
@@ -25,19 +25,22 @@ from tianzhou.testing.small_broker import ROOT, RecordingPeer, SmallBroker
 IS_TORTURE: Final = bool(os.environ.get("TIANZHOU_TORTURE"))
 EXECUTIONS: Final = 1_000_000 if IS_TORTURE else 20_000
 SLICE: Final = 2_500
-"""Executions before a broker is killed, started and verified; a new one follows."""
+"""Requests before a broker is killed, restarted and verified; the next slice uses a new one."""
 LIVE_SLICES: Final = 20 if IS_TORTURE else 2
 LIVE_SLICE: Final = 1_000
 SEEDS: Final = range(EXECUTIONS // SLICE)
 STORE: Final = StoreConfig(
-    commit_log_file_bytes=4 << 20, consume_queue_file_bytes=20 * 4096, index_slots=1024,
-    index_entries=1 << 15, commit_log_preallocate_bytes=1 << 16,
-)  # fmt: skip
+    commit_log_file_bytes=4 << 20,
+    consume_queue_file_bytes=20 * 4096,
+    index_slots=1024,
+    index_entries=1 << 15,
+    commit_log_preallocate_bytes=1 << 16,
+)
 PEERS: Final = ("10.1.1.1", "2001:db8::7", "::ffff:10.1.1.1")
 
 
 class Traces(logging.Handler):
-    """Unexpected errors: the broker answers them, and logs a trace."""
+    """Collects unexpected errors, which the broker logs with a stack trace."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -59,7 +62,7 @@ def traces() -> Generator[list[str]]:
 
 
 def fuzz(seed: int, count: int) -> SmallBroker:
-    """A broker that was sent so many requests."""
+    """Send `count` requests to a new broker, and return it."""
     with traces() as seen:
         return _fuzz(seed, count, seen)
 
@@ -69,7 +72,7 @@ def _fuzz(seed: int, count: int, traces: list[str]) -> SmallBroker:
     for address in PEERS:
         broker.send("Fuzz", b"before", peer=RecordingPeer(address))
     for number in range(count):
-        sent = requests_of(dice, broker.store.log.end)
+        sent = next_request(dice, broker.store.log.end)
         peer = RecordingPeer(dice.choice(PEERS), 4711)
         try:
             broker.received(peer, sent.data)
@@ -83,8 +86,8 @@ def _fuzz(seed: int, count: int, traces: list[str]) -> SmallBroker:
     return broker
 
 
-def check(broker: SmallBroker, seed: int) -> None:
-    """Everything that was stored can be read, before and after a crash."""
+def check_store(broker: SmallBroker, seed: int) -> None:
+    """Check that everything stored can be read, before and after a crash."""
     broker.flush()
     assert broker.store.damaged == set(), f"seed {seed}: a malformed record was stored"
     assert not broker.store.has_undispatched
@@ -108,7 +111,7 @@ def check(broker: SmallBroker, seed: int) -> None:
 @pytest.mark.parametrize("seeds", [SEEDS[first::8] for first in range(8)], ids=str)
 def test_broker_survives_mutated_sends_of_every_kind(seeds: range) -> None:
     for seed in seeds:
-        check(fuzz(seed, SLICE), seed)
+        check_store(fuzz(seed, SLICE), seed)
 
 
 def fuzz_live(live: Live, dice: Random, count: int) -> None:
@@ -116,17 +119,17 @@ def fuzz_live(live: Live, dice: Random, count: int) -> None:
     for _ in range(count):
         place = dice.randrange(1 << 20)
         try:
-            client.send(requests_of(dice, place).data)
+            client.send(next_request(dice, place).data)
         except (HungUp, OSError):
             client = live.to_broker()
     client.socket.close()
 
 
-def settled(client: RawClient) -> int:
-    """Send a message behind everything else; how many messages its queue has then."""
-    answer = client.ask(310, send_v2("Settled", queue_id=0), b"settled")
-    assert answer.code == 0, answer.header
-    return int(answer.header.ext["queueOffset"]) + 1
+def send_settled(client: RawClient) -> int:
+    """Send a message after everything else; returns how many messages its queue has then."""
+    response = client.ask(310, send_v2("Settled", queue_id=0), b"settled")
+    assert response.code == 0, response.header
+    return int(response.header.ext["queueOffset"]) + 1
 
 
 @pytest.mark.slow
@@ -139,7 +142,7 @@ def test_process_survives_mutated_sends_kill_and_restart(tmp_path: Path) -> None
         with running(tmp_path, *options, ephemeral=False) as live:
             with live.to_broker() as client:
                 fuzz_live(live, Random(1_000_000 + number), LIVE_SLICE)
-                assert settled(client) == count + 1
+                assert send_settled(client) == count + 1
                 found = client.ask(11, pull_of("Settled", offset=0))
                 assert found.body.count(b"settled") == count + 1
                 table = json.loads(client.ask(28, {}).body)["table"]
@@ -149,11 +152,19 @@ def test_process_survives_mutated_sends_kill_and_restart(tmp_path: Path) -> None
             wait_for(lambda process=live.process: process.poll() is not None)
         (tmp_path / "ready.json").unlink()
         verified = subprocess.run(
-            [sys.executable, "-c", "from tianzhou.cmd.main import main; main()",
-             "store", "verify", str(data)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                "from tianzhou.cmd.main import main; main()",
+                "store",
+                "verify",
+                str(data),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert verified.returncode == 0, verified.stdout + verified.stderr
     with running(tmp_path, *options, ephemeral=False) as live, live.to_broker() as client:
         found = client.ask(11, pull_of("Settled", offset=0))
-        assert found.body.count(b"settled") == count, "the last kill is followed by a start, too"
+        assert found.body.count(b"settled") == count, "the broker starts after the last kill, too"

@@ -1,4 +1,4 @@
-"""A medium that fails under a running broker: what it lost is damage, everything else is served."""
+"""A disk that fails under a running broker: lost bytes are damage, everything else is served."""
 
 import json
 import os
@@ -26,8 +26,8 @@ SHIM: Final = r"""
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
-/* Reads of the file that EIO_IN is a part of the path of fail from byte EIO_FROM to byte EIO_TO
-   while the file named by EIO_WHILE exists. */
+/* While the file EIO_WHILE exists, reads from byte EIO_FROM to byte EIO_TO fail in files whose path
+   contains EIO_IN. */
 static int is_bad(int fd, size_t count, off_t at) {
     char connection[64], path[4096];
     const char *gate = getenv("EIO_WHILE");
@@ -54,15 +54,15 @@ def fill(client: RawClient) -> None:
 
 
 def pull_all(client: RawClient) -> set[int]:
-    """Numbers of all messages that the broker gives out."""
+    """Pull the queue; returns the numbers of all messages that the broker delivers."""
     found: set[int] = set()
     offset = 0
     while offset < COUNT:
-        answer = client.ask(11, pull_of(TOPIC, offset=offset, queue_id=0, maxMsgNums="32"))
-        assert answer.code in (0, 20), answer.header
-        for piece in answer.body.split(b"x" * 1020)[:-1]:
+        response = client.ask(11, pull_of(TOPIC, offset=offset, queue_id=0, maxMsgNums="32"))
+        assert response.code in (0, 20), response.header
+        for piece in response.body.split(b"x" * 1020)[:-1]:
             found.add(int(piece[-4:]))
-        offset = int(answer.header.ext["nextBeginOffset"])
+        offset = int(response.header.ext["nextBeginOffset"])
     return found
 
 
@@ -77,7 +77,7 @@ def log_file(live: Live) -> Path:
 
 
 @pytest.mark.slow
-def test_broker_survives_a_log_file_that_is_shortened(tmp_path: Path) -> None:
+def test_broker_with_a_truncated_log_file_serves_the_rest(tmp_path: Path) -> None:
     with running(tmp_path, *OPTIONS) as live, live.to_broker() as client:
         fill(client)
         everything = set(range(COUNT))
@@ -85,15 +85,15 @@ def test_broker_survives_a_log_file_that_is_shortened(tmp_path: Path) -> None:
         os.truncate(log_file(live), FILE_BYTES // 2)
         found = pull_all(client)
         lost = everything - found
-        assert 40 < len(lost) < 80, "the second half of the first file"
+        assert 40 < len(lost) < 80, "the lost messages are the second half of the first file"
         assert lost == set(range(min(lost), max(lost) + 1))
         assert damaged_records(client) == len(lost)
         assert client.ask(310, send_v2(TOPIC, queue_id=1), b"still here").code == 0
         assert live.process.poll() is None
 
 
-def keys_found(client: RawClient, key: str) -> int:
-    """How many messages a query by key returns."""
+def count_by_key(client: RawClient, key: str) -> int:
+    """Query by key; returns how many messages were found."""
     ask = {
         "topic": TOPIC,
         "key": key,
@@ -101,9 +101,9 @@ def keys_found(client: RawClient, key: str) -> int:
         "beginTimestamp": "0",
         "endTimestamp": str(1 << 60),
     }
-    answer = client.ask(12, ask)
-    assert answer.code in (0, 22), answer.header
-    return answer.body.count(b"keyed")
+    response = client.ask(12, ask)
+    assert response.code in (0, 22), response.header
+    return response.body.count(b"keyed")
 
 
 def send_keyed(client: RawClient, *, queue_id: int, count: int) -> None:
@@ -113,29 +113,29 @@ def send_keyed(client: RawClient, *, queue_id: int, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_broker_survives_an_index_file_that_is_shortened(tmp_path: Path) -> None:
-    """Small files, so that one is full and closed and another is being written."""
+def test_broker_with_truncated_index_files_answers_queries_from_the_rest(tmp_path: Path) -> None:
+    """Small files, so that one is full and closed while another is being written."""
     small = ("--set", "index_slots=64", "--set", "index_entries=21")
     with running(tmp_path, *OPTIONS, *small) as live, live.to_broker() as client:
         send_keyed(client, queue_id=0, count=30)
-        wait_for(lambda: keys_found(client, "order") == 30)
+        wait_for(lambda: count_by_key(client, "order") == 30)
         full, newest = sorted(Path(live.data).rglob("index/*"))[:2]
         os.truncate(full, 0)
-        assert keys_found(client, "order") == 10, "those of the newest file"
+        assert count_by_key(client, "order") == 10, "only those of the newest file"
         os.truncate(newest, 0)
-        # Its entries have not been written yet: they are found in memory.
-        assert keys_found(client, "order") == 10
+        # Its entries have not been written yet; they are found in memory.
+        assert count_by_key(client, "order") == 10
         send_keyed(client, queue_id=0, count=5)
-        wait_for(lambda: keys_found(client, "order") == 5)
+        wait_for(lambda: count_by_key(client, "order") == 5)
         table = json.loads(client.ask(28, {}).body)["table"]
         assert table["damagedIndexFiles"] == "2"
         assert live.process.poll() is None
 
 
-def failing_reads(
+def prepare_read_errors(
     place: Path, monkeypatch: pytest.MonkeyPatch, *, within: str, first: int, last: int
 ) -> Path:
-    """The file whose existence makes reads of these bytes fail in processes started from now on."""
+    """Make reads of these bytes fail in later processes, while the returned file exists."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: reads of a real process cannot be made to fail")
@@ -151,45 +151,49 @@ def failing_reads(
 
 
 @pytest.mark.slow
-def test_queries_skip_an_index_file_that_gives_input_output_errors(
+def test_query_skips_an_index_file_with_read_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last entries of the full file can't be read; the newest file has no such entries."""
     slots, entries = 64, 21
     first = 40 + 4 * slots + 20 * 15
-    gate = failing_reads(tmp_path, monkeypatch, within="/index/2", first=first, last=first + 200)
+    gate = prepare_read_errors(
+        tmp_path, monkeypatch, within="/index/2", first=first, last=first + 200
+    )
     small = ("--set", f"index_slots={slots}", "--set", f"index_entries={entries}")
     with running(tmp_path, *OPTIONS, *small) as live, live.to_broker() as client:
         send_keyed(client, queue_id=0, count=30)
-        wait_for(lambda: keys_found(client, "order") == 30)
+        wait_for(lambda: count_by_key(client, "order") == 30)
         gate.touch()
         for _ in range(3):
-            assert keys_found(client, "order") == 10, "those of the newest file"
+            assert count_by_key(client, "order") == 10, "only those of the newest file"
         table = json.loads(client.ask(28, {}).body)["table"]
         assert table["damagedIndexFiles"] == "1"
         log = live.log.read_text()
         assert log.count("index.damaged") == 1, "reported once"
         assert "Input/output error" in log
         send_keyed(client, queue_id=0, count=2)
-        wait_for(lambda: keys_found(client, "order") == 12)
+        wait_for(lambda: count_by_key(client, "order") == 12)
         gate.unlink()
-        assert keys_found(client, "order") == 32, "the disk recovered, and nothing was cut"
+        assert count_by_key(client, "order") == 32, "the disk recovered, and nothing was truncated"
         assert live.process.poll() is None
 
 
 @pytest.mark.slow
-def test_broker_survives_pages_that_give_input_output_errors(
+def test_broker_with_read_errors_in_the_log_serves_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = "/commitlog/00000000000000000000"
-    gate = failing_reads(tmp_path, monkeypatch, within=log, first=4096, last=8191)
+    gate = prepare_read_errors(tmp_path, monkeypatch, within=log, first=4096, last=8191)
     with running(tmp_path, *OPTIONS) as live, live.to_broker() as client:
         fill(client)
         gate.touch()
         lost = set(range(COUNT)) - pull_all(client)
-        assert 3 <= len(lost) <= 6, "records that have some of the bytes from 4096 to 8191"
+        assert 3 <= len(lost) <= 6, "the lost records overlap the bytes from 4096 to 8191"
         assert damaged_records(client) == len(lost)
         gate.unlink()
-        assert pull_all(client) == set(range(COUNT)), "the disk recovered, and nothing was cut"
+        assert pull_all(client) == set(range(COUNT)), (
+            "the disk recovered, and nothing was truncated"
+        )
         live.process.send_signal(signal.SIGKILL)
         wait_for(lambda: live.process.poll() is not None)

@@ -1,5 +1,5 @@
-"""A broker short of memory under clients that want much: every request gets a response or a closed
-connection, the process survives, and all works again when there is memory."""
+"""A broker short of memory under heavy clients: every request gets a response or a closed
+connection, the process survives, and everything works again when there is memory."""
 
 import resource
 import threading
@@ -24,9 +24,9 @@ SMALL_FILES: Final = (
     *("--set", "index_entries=200000"),
 )
 SHORT_S: Final = 6.0
-"""How long memory is short."""
+"""How long the test keeps memory short."""
 LINES_MAX: Final = 400
-"""Of the log, over all clients: lines of one kind are limited, not one for each failure."""
+"""Log lines for all clients: lines of one kind are limited, so not every failure has its line."""
 
 
 def send(client: RawClient, size: int) -> int:
@@ -39,17 +39,20 @@ def pull(client: RawClient) -> int:
 
 
 def long_poll(client: RawClient) -> int:
-    """Wakes up with a message, or after a second without."""
-    asked = pull_of(TOPIC, queue_id=1, sysFlag="6", suspendTimeoutMillis="1000")
-    return client.ask(RequestCode.PULL_MESSAGE, asked).code
+    """Pull; waits for a message for up to a second."""
+    fields = pull_of(TOPIC, queue_id=1, sysFlag="6", suspendTimeoutMillis="1000")
+    return client.ask(RequestCode.PULL_MESSAGE, fields).code
 
 
 def query(client: RawClient) -> int:
-    asked = {
-        "topic": TOPIC, "key": "order", "maxNum": "32",
-        "beginTimestamp": "0", "endTimestamp": str(1 << 60),
-    }  # fmt: skip
-    return client.ask(RequestCode.QUERY_MESSAGE, asked).code
+    fields = {
+        "topic": TOPIC,
+        "key": "order",
+        "maxNum": "32",
+        "beginTimestamp": "0",
+        "endTimestamp": str(1 << 60),
+    }
+    return client.ask(RequestCode.QUERY_MESSAGE, fields).code
 
 
 def runtime(client: RawClient) -> int:
@@ -67,7 +70,7 @@ REQUESTS: Final[dict[str, Callable[[RawClient], int]]] = {
 
 
 class Users:
-    """One thread for each kind of request; a closed connection is opened again."""
+    """One thread for each kind of request; each reconnects when its connection is closed."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -80,7 +83,7 @@ class Users:
         for thread in self._threads:
             thread.start()
 
-    def _note(self, name: str, outcome: str) -> None:
+    def _count(self, name: str, outcome: str) -> None:
         with self._lock:
             self.outcomes[name, outcome] += 1
 
@@ -94,26 +97,26 @@ class Users:
             try:
                 ask(name, step)
             except TimeoutError:
-                self._note(name, "no response")
+                self._count(name, "no response")
             except (HungUp, OSError):
-                self._note(name, "closed")
+                self._count(name, "closed")
 
     def _ask(self, name: str, step: Callable[[RawClient], int]) -> None:
         with self._live.to_broker() as client:
             while not self._stop.is_set():
                 code = step(client)
-                self._note(name, "done" if code == ResponseCode.SUCCESS else "refused")
+                self._count(name, "done" if code == ResponseCode.SUCCESS else "refused")
 
     def _browse(self) -> None:
         address = f"{self._live.http.rstrip('/')}/metrics"
         while not self._stop.wait(0.02):
             try:
-                with urllib.request.urlopen(address, timeout=10) as page:
-                    self._note("page", str(page.status))
+                with urllib.request.urlopen(address, timeout=60) as page:
+                    self._count("page", str(page.status))
             except TimeoutError:
-                self._note("page", "no response")
+                self._count("page", "no response")
             except (urllib.error.URLError, OSError):
-                self._note("page", "closed")
+                self._count("page", "closed")
 
     def stop(self) -> Counter[tuple[str, str]]:
         self._stop.set()
@@ -126,14 +129,15 @@ def is_served(live: Live, name: str) -> bool:
     try:
         with live.to_broker() as client:
             return REQUESTS[name](client) in (
-                ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND,
-            )  # fmt: skip
+                ResponseCode.SUCCESS,
+                ResponseCode.PULL_NOT_FOUND,
+            )
     except (HungUp, OSError):
         return False
 
 
 @pytest.mark.slow
-def test_a_broker_short_of_memory_leaves_no_client_waiting_and_recovers(tmp_path: Path) -> None:
+def test_broker_short_of_memory_responds_to_every_request_and_recovers(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(tmp_path, *SMALL_FILES, "--data", str(data), ephemeral=False) as live:
         with live.to_broker() as client:
@@ -146,7 +150,7 @@ def test_a_broker_short_of_memory_leaves_no_client_waiting_and_recovers(tmp_path
             live.pid, resource.RLIMIT_AS, (used * resource.getpagesize(), resource.RLIM_INFINITY)
         )
         users = Users(live)
-        time.sleep(SHORT_S)  # the load is the point; nothing is waited for
+        time.sleep(SHORT_S)  # the load itself is the test; there is no condition to wait for
         outcomes = users.stop()
         assert live.process.poll() is None, live.log.read_text()[-3000:]
         unanswered = [name for name, outcome in outcomes if outcome == "no response"]

@@ -1,4 +1,4 @@
-"""Names that are no names, at every entrance; and numbers that are out of range."""
+"""Invalid names in every kind of request, and numbers that are out of range."""
 
 import json
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from live import Live
-from raw_client import Answer, RawClient, batch_entry, heartbeat_of, pull_of, send_v1, send_v2
+from raw_client import RawClient, Response, batch_entry, heartbeat_of, pull_of, send_v1, send_v2
 
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.store.errors import StoreDamaged
@@ -18,35 +18,57 @@ from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTab
 
 INVALID = 29
 BAD = {
-    "empty": "", "slash": "a/b", "up": "../x", "dots": "..", "dot": ".", "blank": "a b",
-    "new-line": "a\n", "nul": "a\x00b", "accent": "é", "digit-of-others": "a\u0661",
-    "absolute": "/etc/passwd", "long": 128 * "x", "long-retry": "%RETRY%" + 249 * "x",
-}  # fmt: skip
+    "empty": "",
+    "slash": "a/b",
+    "up": "../x",
+    "dots": "..",
+    "dot": ".",
+    "blank": "a b",
+    "new-line": "a\n",
+    "nul": "a\x00b",
+    "accent": "é",
+    "digit-of-others": "a\u0661",
+    "absolute": "/etc/passwd",
+    "long": 128 * "x",
+    "long-retry": "%RETRY%" + 249 * "x",
+}
 GOOD = "GoodName"
 
 
-def create(topic: str) -> dict[str, str]:
+def create_of(topic: str) -> dict[str, str]:
     return {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-        "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
-    }  # fmt: skip
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
 
 
 def offset_of(group: str, topic: str, queue_id: int = 0, offset: int = 0) -> dict[str, str]:
     return {
-        "consumerGroup": group, "topic": topic, "queueId": str(queue_id),
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(queue_id),
         "commitOffset": str(offset),
-    }  # fmt: skip
+    }
 
 
-def back(group: str) -> dict[str, str]:
+def send_back_of(group: str) -> dict[str, str]:
     return {
-        "offset": "0", "group": group, "delayLevel": "0", "originMsgId": "x", "originTopic": "T",
-        "unitMode": "false", "maxReconsumeTimes": "16",
-    }  # fmt: skip
+        "offset": "0",
+        "group": group,
+        "delayLevel": "0",
+        "originMsgId": "x",
+        "originTopic": "T",
+        "unitMode": "false",
+        "maxReconsumeTimes": "16",
+    }
 
 
-def enter(client: RawClient, entrance: str, name: str) -> Answer:
+def send_name(client: RawClient, entrance: str, name: str) -> Response:
     match entrance:
         case "send-v1":
             return client.ask(10, send_v1(name), b"x")
@@ -57,7 +79,7 @@ def enter(client: RawClient, entrance: str, name: str) -> Answer:
         case "send-batch":
             return client.ask(320, send_v2(name, m="true"), batch_entry(b"x"))
         case "create":
-            return client.ask(17, create(name))
+            return client.ask(17, create_of(name))
         case "create-list":
             rows = [{"topicName": GOOD}, {"topicName": name}]
             return client.ask(18, {}, json.dumps({"topicConfigList": rows}).encode())
@@ -68,10 +90,10 @@ def enter(client: RawClient, entrance: str, name: str) -> Answer:
         case "offset-topic":
             return client.ask(15, offset_of("g", name))
         case _:
-            return enter_as_group(client, entrance, name)
+            return send_group_name(client, entrance, name)
 
 
-def enter_as_group(client: RawClient, entrance: str, name: str) -> Answer:
+def send_group_name(client: RawClient, entrance: str, name: str) -> Response:
     match entrance:
         case "pull-group":
             return client.ask(11, pull_of("Witness", consumerGroup=name))
@@ -80,7 +102,7 @@ def enter_as_group(client: RawClient, entrance: str, name: str) -> Answer:
         case "offset-group":
             return client.ask(15, offset_of(name, "Witness"))
         case "send-back":
-            return client.ask(36, back(name))
+            return client.ask(36, send_back_of(name))
         case "group":
             return client.ask(200, {}, json.dumps({"groupName": name}).encode())
         case "delete-group":
@@ -92,15 +114,26 @@ def enter_as_group(client: RawClient, entrance: str, name: str) -> Answer:
             raise AssertionError(entrance)
 
 
-# Where a name means nothing when nothing is called so, it is simply not found; a heartbeat counts
-# for the names in it that are good.
+# Where an unknown name is not an error of its own, the request finds nothing. A heartbeat counts
+# for those of its names that are valid.
 ENTRANCES = {
-    "send-v1": (INVALID,), "send-v2": (INVALID,), "send-binary": (INVALID,),
-    "send-batch": (INVALID,), "create": (INVALID,), "create-list": (INVALID,),
-    "delete": (INVALID,), "pull-topic": (17,), "offset-topic": (17,), "pull-group": (INVALID,),
-    "pull-binary": (INVALID,), "offset-group": (INVALID,), "send-back": (INVALID,),
-    "group": (INVALID,), "delete-group": (INVALID,), "heartbeat": (0,),
-}  # fmt: skip
+    "send-v1": (INVALID,),
+    "send-v2": (INVALID,),
+    "send-binary": (INVALID,),
+    "send-batch": (INVALID,),
+    "create": (INVALID,),
+    "create-list": (INVALID,),
+    "delete": (INVALID,),
+    "pull-topic": (17,),
+    "offset-topic": (17,),
+    "pull-group": (INVALID,),
+    "pull-binary": (INVALID,),
+    "offset-group": (INVALID,),
+    "send-back": (INVALID,),
+    "group": (INVALID,),
+    "delete-group": (INVALID,),
+    "heartbeat": (0,),
+}
 
 
 def files_of(live: Live) -> set[Path]:
@@ -109,9 +142,9 @@ def files_of(live: Live) -> set[Path]:
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
 @pytest.mark.parametrize("name", BAD)
-def test_s13_bad_names_at_every_entrance(live: Live, entrance: str, name: str) -> None:
+def test_s13_invalid_name_in_a_request_is_rejected(live: Live, entrance: str, name: str) -> None:
     with live.to_broker() as client:
-        assert enter(client, entrance, BAD[name]).code in ENTRANCES[entrance]
+        assert send_name(client, entrance, BAD[name]).code in ENTRANCES[entrance]
         topics = json.loads(client.ask(21).body)["topicConfigTable"]
         groups = json.loads(client.ask(201).body)["subscriptionGroupTable"]
     for known in (*topics, *groups):
@@ -121,12 +154,17 @@ def test_s13_bad_names_at_every_entrance(live: Live, entrance: str, name: str) -
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_s13_bad_names_at_the_nameserver(live: Live, name: str) -> None:
+def test_s13_invalid_name_at_the_nameserver_is_rejected(live: Live, name: str) -> None:
     bad = BAD[name]
     identity = {
-        "brokerName": "abuser", "brokerAddr": "127.0.0.1:1", "clusterName": "Abusers",
-        "brokerId": "0", "haServerAddr": "127.0.0.1:2", "compressed": "false", "bodyCrc32": "0",
-    }  # fmt: skip
+        "brokerName": "abuser",
+        "brokerAddr": "127.0.0.1:1",
+        "clusterName": "Abusers",
+        "brokerId": "0",
+        "haServerAddr": "127.0.0.1:2",
+        "compressed": "false",
+        "bodyCrc32": "0",
+    }
     body = encode_registration(
         RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicConfigTable(
@@ -135,7 +173,7 @@ def test_s13_bad_names_at_the_nameserver(live: Live, name: str) -> None:
         )
     )
     with live.to_nameserver() as client:
-        assert client.ask(103, identity, body).code == 0  # its good topics count: it has none
+        assert client.ask(103, identity, body).code == 0  # invalid topics are skipped
         for field in ("brokerName", "clusterName"):
             if name not in ("dot", "dots", "long", "long-retry"):
                 assert client.ask(103, identity | {field: bad}, body).code != 0
@@ -148,15 +186,21 @@ def test_s13_bad_names_at_the_nameserver(live: Live, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["../x", "../../x", "/tmp/x", "..", "a/../../x", "%2e%2e/x", "a\\b"]
 )
-def test_s14_no_name_leaves_the_store(live: Live, name: str) -> None:
+def test_s14_name_with_a_path_creates_no_file_outside_the_store(live: Live, name: str) -> None:
     before = {path for path in files_of(live) if live.data not in path.parents}
     with live.to_broker() as client:
         for entrance in ENTRANCES:
-            enter(client, entrance, name)
-        client.ask(12, {
-            "topic": name, "key": name, "maxNum": "9", "beginTimestamp": "0",
-            "endTimestamp": "9999999999999",
-        })  # fmt: skip
+            send_name(client, entrance, name)
+        client.ask(
+            12,
+            {
+                "topic": name,
+                "key": name,
+                "maxNum": "9",
+                "beginTimestamp": "0",
+                "endTimestamp": "9999999999999",
+            },
+        )
         for code in (29, 30, 31, 32, 202, 351):
             client.ask(code, {"topic": name, "queueId": "0", "timestamp": "0"})
     assert {path for path in files_of(live) if live.data not in path.parents} == before
@@ -164,16 +208,16 @@ def test_s14_no_name_leaves_the_store(live: Live, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/../../x", "/x", "a\0b"])
-def test_s14_the_store_itself_makes_no_such_directory(tmp_path: Path, name: str) -> None:
-    """The wall behind the check of names: had one come through, it would end here."""
+def test_s14_store_rejects_a_queue_name_with_a_path(tmp_path: Path, name: str) -> None:
+    """The second line of defence, should an invalid name pass the check of names."""
     queues = Queues(RealFiles(), str(tmp_path / "consumequeue"), 100)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StoreDamaged, match="can't be the name of a directory"):
+    with pytest.raises(StoreDamaged, match="is not a valid directory name"):
         queues.obtain(queue_key(name, 0)).append(QueueOffset(0), bytes(20))
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_s14_a_link_is_not_followed_out_of_the_store(tmp_path: Path) -> None:
+def test_s14_store_never_follows_symbolic_links(tmp_path: Path) -> None:
     outside, link = tmp_path / "outside", tmp_path / "link"
     outside.write_bytes(b"untouched")
     link.symlink_to(outside)
@@ -195,24 +239,26 @@ PULLS = {
     "commitOffset": ("-5", "9223372036854775807"),
     "sysFlag": ("-1", "2147483647", "-2147483648", "16"),
 }
-TOO_LONG = ("9223372036854775808", "99999999999999999999", 4_301 * "9", "1.5", "x", "", " 1", "٣")
+UNPARSABLE = ("9223372036854775808", "99999999999999999999", 4_301 * "9", "1.5", "x", "", " 1", "٣")
 
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("field", PULLS)
-def test_s16_numbers_out_of_range_in_a_pull(live: Live, field: str, binary: bool) -> None:
+def test_s16_pull_with_a_number_out_of_range_gets_a_response(
+    live: Live, field: str, binary: bool
+) -> None:
     with live.to_broker() as client:
         client.ask(310, send_v2("Ranges"), b"x")
         for value in PULLS[field]:
-            answer = client.ask(11, pull_of("Ranges") | {field: value}, binary=binary)
+            response = client.ask(11, pull_of("Ranges") | {field: value}, binary=binary)
             expected = {"queueId": (INVALID,), "queueOffset": (0, 21), "sysFlag": (0, 24)}
-            assert answer.code in expected.get(field, (0,)), (value, answer)
-        for value in TOO_LONG:
-            answer = client.ask(11, pull_of("Ranges") | {field: value}, binary=binary)
-            assert answer.code in (INVALID, 0), (value, answer)
+            assert response.code in expected.get(field, (0,)), (value, response)
+        for value in UNPARSABLE:
+            response = client.ask(11, pull_of("Ranges") | {field: value}, binary=binary)
+            assert response.code in (INVALID, 0), (value, response)
 
 
-def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
+def test_s16_pull_waits_for_a_minute_at_most() -> None:
     from tianzhou.broker.fetch.pull import SUSPEND_MS_MAX
 
     assert SUSPEND_MS_MAX == 60_000
@@ -238,44 +284,53 @@ def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
         (14, {"consumerGroup": "g", "topic": "Ranges", "queueId": "-1"}, 0),
         (30, {"topic": "Ranges", "queueId": "-1"}, 0),
         (29, {"topic": "Ranges", "queueId": "99", "timestamp": "-9223372036854775808"}, 0),
-        (37, {"producerGroup": "g", "tranStateTableOffset": "0", "commitLogOffset": "0",
-              "commitOrRollback": "64", "msgId": "m"}, INVALID),
+        (
+            37,
+            {
+                "producerGroup": "g",
+                "tranStateTableOffset": "0",
+                "commitLogOffset": "0",
+                "commitOrRollback": "64",
+                "msgId": "m",
+            },
+            INVALID,
+        ),
         (33, {"offset": "-1"}, 1),
         (33, {"offset": "1"}, 1),
         (33, {"offset": "9223372036854775807"}, 1),
         (321, {"topic": "Ranges", "queueId": "0", "index": "-9", "count": "2147483647"}, 0),
-        (17, create("Wide") | {"readQueueNums": "1025"}, INVALID),
-        (17, create("Wide") | {"writeQueueNums": "1000000"}, INVALID),
-        (17, create("Wide") | {"writeQueueNums": "-1"}, INVALID),
-        (17, create("Wide") | {"perm": "99"}, INVALID),
+        (17, create_of("Wide") | {"readQueueNums": "1025"}, INVALID),
+        (17, create_of("Wide") | {"writeQueueNums": "1000000"}, INVALID),
+        (17, create_of("Wide") | {"writeQueueNums": "-1"}, INVALID),
+        (17, create_of("Wide") | {"perm": "99"}, INVALID),
     ],
-)  # fmt: skip
-def test_s16_numbers_out_of_range_elsewhere(
+)
+def test_s16_request_with_a_number_out_of_range_gets_the_expected_code(
     live: Live, code: int, ext: dict[str, str], expected: int
 ) -> None:
     with live.to_broker() as client:
         client.ask(310, send_v2("Ranges"), b"x")
-        # Of its own: sends without a queue go to any queue of the other one.
+        # A separate topic: sends without a queue id go to any queue of the first one.
         client.ask(310, send_v2("Offsets"), b"x")
-        answer = client.ask(code, ext, b"x" if code in (10, 310) else b"")
-        assert answer.code == expected, answer
+        response = client.ask(code, ext, b"x" if code in (10, 310) else b"")
+        assert response.code == expected, response
         if expected == 0 and code == 310 and "d" in ext and ext["b"] != "Ranges":
-            made = json.loads(client.ask(351, {"topic": ext["b"]}).body)
-            assert 1 <= made["writeQueueNums"] <= 8
+            created = json.loads(client.ask(351, {"topic": ext["b"]}).body)
+            assert 1 <= created["writeQueueNums"] <= 8
 
 
-def test_s17_a_storm_of_new_topics(live: Live) -> None:
-    """Each costs a write to the disk. The witness must have its turn in between, and no file is
-    made for a queue without messages."""
+def test_s17_storm_of_new_topics_and_groups_stalls_no_client(live: Live) -> None:
+    """Creating a topic writes to the disk. The witness must be served in between, and queues
+    without messages get no file."""
     from raw_client import request
 
     with live.to_broker() as client:
         asked = [request(310, send_v2(f"Storm{n:03}"), b"x") for n in range(150)]
         client.send(b"".join(data for _, data in asked))
-        answers = [client.receive() for _ in asked]
-        assert [a.header.opaque for a in answers] == [opaque for opaque, _ in asked]
-        assert {a.code for a in answers} == {0}
-        assert client.ask(17, create("StormWide") | {"readQueueNums": "1024"}).code == 0
+        responses = [client.receive() for _ in asked]
+        assert [a.header.opaque for a in responses] == [opaque for opaque, _ in asked]
+        assert {a.code for a in responses} == {0}
+        assert client.ask(17, create_of("StormWide") | {"readQueueNums": "1024"}).code == 0
         body = heartbeat_of(consumers=tuple(f"storm{n}" for n in range(1_000)))
         watch = Stopwatch(live.pid)
         assert client.ask(34, {}, body).code == 0

@@ -1,4 +1,4 @@
-"""Flags that a client must not set: whatever it claims, the record says what it is."""
+"""Flags that a client must not set: the stored record describes what it really contains."""
 
 from collections.abc import Callable
 
@@ -34,16 +34,23 @@ def send(
 ) -> Header | None:
     kind = SendMessageRequest if code in (10, 324) else SendMessageV2Request
     fields = kind(
-        producer_group="buyers", topic=topic, default_topic="TBW102", queue_id=0,
-        sys_flag=sys_flag, born_timestamp_ms=1, flag=0, properties=f"UNIQ_KEY\x01U\x02{named}",
-        reconsume_times=reconsume_times, batch=code == RequestCode.SEND_BATCH_MESSAGE,
-    )  # fmt: skip
+        producer_group="buyers",
+        topic=topic,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=sys_flag,
+        born_timestamp_ms=1,
+        flag=0,
+        properties=f"UNIQ_KEY\x01U\x02{named}",
+        reconsume_times=reconsume_times,
+        batch=code == RequestCode.SEND_BATCH_MESSAGE,
+    )
     header = Header(
         code=code, opaque=7, ext=fields.to_ext(), version=400, serialise_type=serialise_type
     )
     broker.received(peer, encode_command(header, body))
     broker.flush()
-    return next((answer for answer in peer.answers() if answer.opaque == 7), None)
+    return next((response for response in peer.answers() if response.opaque == 7), None)
 
 
 def single(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | None:
@@ -64,46 +71,48 @@ def batch(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | N
 
 
 def delayed(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | None:
-    answer = send(broker, peer, sys_flag, named="DELAY\x011\x02")
+    response = send(broker, peer, sys_flag, named="DELAY\x011\x02")
     assert len(broker.messages(SCHEDULE_TOPIC)) == 1
     broker.run(seconds=3)
-    return answer
+    return response
 
 
 def timed(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | None:
-    answer = send(broker, peer, sys_flag, named="TIMER_DELAY_MS\x011500\x02")
+    response = send(broker, peer, sys_flag, named="TIMER_DELAY_MS\x011500\x02")
     assert len(broker.messages(names.TIMER_TOPIC)) == 1
     broker.run(seconds=4)
-    return answer
+    return response
 
 
 def half(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | None:
     prepared = sys_flag | flags.TRANSACTION_PREPARED
-    answer = send(broker, peer, prepared, named="TRAN_MSG\x01true\x02PGROUP\x01buyers\x02")
+    response = send(broker, peer, prepared, named="TRAN_MSG\x01true\x02PGROUP\x01buyers\x02")
     stored = broker.messages(names.HALF_TOPIC)[-1]
     decided = broker.ask(
         RequestCode.END_TRANSACTION,
         {
-            "producerGroup": "buyers", "tranStateTableOffset": str(stored.queue_offset),
-            "commitLogOffset": str(stored.physical_offset), "commitOrRollback": "8",
+            "producerGroup": "buyers",
+            "tranStateTableOffset": str(stored.queue_offset),
+            "commitLogOffset": str(stored.physical_offset),
+            "commitOrRollback": "8",
             "msgId": "U",
         },
-    )  # fmt: skip
+    )
     assert decided is not None
     assert decided.code == 0
-    return answer
+    return response
 
 
 def sent_back(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | None:
-    answer = send(broker, peer, sys_flag)
+    response = send(broker, peer, sys_flag)
     message = broker.messages(TOPIC)[-1]
     back = {"group": GROUP, "offset": str(message.physical_offset), "delayLevel": "1"}
-    told = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
-    assert told is not None
-    assert told.code == 0
+    response = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    assert response is not None
+    assert response.code == 0
     broker.run(seconds=3)
     assert broker.bodies(f"%RETRY%{GROUP}") == [b"body"]
-    return answer
+    return response
 
 
 def reply(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | None:
@@ -114,7 +123,7 @@ def reply(broker: SmallBroker, peer: RecordingPeer, sys_flag: int) -> Header | N
 WAYS = (single, single_v1, binary, batch, delayed, timed, half, sent_back, reply)
 
 
-def verified(broker: SmallBroker) -> Findings:
+def verify(broker: SmallBroker) -> Findings:
     broker.stop()
     directory = Directory(broker.disk, ROOT, STORE)
     found = directory.verify(lambda _done, _total: None)
@@ -125,15 +134,15 @@ def verified(broker: SmallBroker) -> Findings:
 @pytest.mark.parametrize("claim", CLAIMS, ids=hex)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", PEERS)
-def test_send_with_layout_bits_is_stored_as_what_it_is(
+def test_send_with_layout_bits_is_stored_with_correct_flags(
     way: Callable[[SmallBroker, RecordingPeer, int], Header | None], claim: int, family: str
 ) -> None:
     broker = SmallBroker()
     broker.send(TOPIC, b"first")
     before = broker.bodies(TOPIC)
     peer = RecordingPeer(PEERS[family], 4711)
-    answer = way(broker, peer, claim | 0x800)
-    assert answer is None or answer.code == 0
+    response = way(broker, peer, claim | 0x800)
+    assert response is None or response.code == 0
     broker.send(TOPIC, b"last")
     bodies = broker.bodies(TOPIC)
     assert bodies[0] == before[0]
@@ -142,36 +151,36 @@ def test_send_with_layout_bits_is_stored_as_what_it_is(
     (message, *_) = [view for view in broker.messages(TOPIC) if view.body == b"body"]
     assert message.born_host.address == PEERS[family]
     assert message.sys_flag & flags.LAYOUT_MASK == (flags.BORN_HOST_V6 if family == "v6" else 0)
-    assert message.sys_flag & 0x800, "RocketMQ stores bits that it does not know"
+    assert message.sys_flag & 0x800, "unknown bits are stored, as RocketMQ does"
     assert broker.store.damaged == set()
     broker.kill()
     assert broker.bodies(TOPIC) == bodies
-    found = verified(broker)
+    found = verify(broker)
     assert found.is_sound, (found.damage, found.problems)
 
 
 @pytest.mark.parametrize("sys_flag", [flags.INNER_BATCH, -1, flags.INNER_BATCH | 1])
 @pytest.mark.parametrize("way", [single, single_v1, binary, batch, reply])
-def test_send_that_claims_to_be_a_batch_record_is_refused(
+def test_send_with_the_batch_record_flag_is_rejected(
     way: Callable[[SmallBroker, RecordingPeer, int], Header | None], sys_flag: int
 ) -> None:
     broker = SmallBroker()
     broker.send(TOPIC, b"first")
-    answer = way(broker, RecordingPeer(), sys_flag)
-    assert answer is None or answer.code == ResponseCode.MESSAGE_ILLEGAL
+    response = way(broker, RecordingPeer(), sys_flag)
+    assert response is None or response.code == ResponseCode.MESSAGE_ILLEGAL
     assert broker.bodies(TOPIC) == [b"first"]
 
 
 @pytest.mark.parametrize(
     "sys_flag", [flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK]
 )
-def test_batch_in_a_transaction_is_refused(sys_flag: int) -> None:
+def test_batch_in_a_transaction_is_rejected(sys_flag: int) -> None:
     broker = SmallBroker()
     broker.send(TOPIC, b"first")
-    answer = batch(broker, RecordingPeer(), sys_flag)
-    assert answer is not None
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "one by one" in (answer.remark or "")
+    response = batch(broker, RecordingPeer(), sys_flag)
+    assert response is not None
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "one by one" in (response.remark or "")
 
 
 @pytest.mark.parametrize("times", [-(1 << 31), -1, (1 << 31) - 1])
@@ -183,11 +192,13 @@ def test_message_with_extreme_reconsume_times_can_be_sent_back(times: int) -> No
     assert message.reconsume_times == max(times, 0)
     for most in ("16", "2147483647"):
         back = {
-            "group": GROUP, "offset": str(message.physical_offset), "delayLevel": "2147483647",
+            "group": GROUP,
+            "offset": str(message.physical_offset),
+            "delayLevel": "2147483647",
             "maxReconsumeTimes": most,
-        }  # fmt: skip
-        answer = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
-        assert answer is not None
-        assert answer.code == 0
+        }
+        response = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        assert response is not None
+        assert response.code == 0
     broker.run(seconds=1)
-    assert verified(broker).is_sound
+    assert verify(broker).is_sound

@@ -1,4 +1,4 @@
-"""Registrations of brokers that are no brokers."""
+"""Forged registrations of brokers at a NameServer."""
 
 import json
 import struct
@@ -11,9 +11,14 @@ from tianzhou.wire.registration import encode_compressed
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTable
 
 IDENTITY = {
-    "brokerName": "forger", "brokerAddr": "127.0.0.1:1", "clusterName": "Forgers",
-    "brokerId": "0", "haServerAddr": "127.0.0.1:2", "compressed": "true", "bodyCrc32": "0",
-}  # fmt: skip
+    "brokerName": "forger",
+    "brokerAddr": "127.0.0.1:1",
+    "clusterName": "Forgers",
+    "brokerId": "0",
+    "haServerAddr": "127.0.0.1:2",
+    "compressed": "true",
+    "bodyCrc32": "0",
+}
 VERSION_JSON = json.dumps({"counter": 1, "timestamp": 1, "stateVersion": 0}).encode()
 
 
@@ -36,7 +41,9 @@ FORGED = {
         sized(VERSION_JSON) + struct.pack(">i", 1) + sized(b"T x y z w") + sized(b"[]")
     ),
     "digits": zlib.compress(
-        sized(VERSION_JSON) + struct.pack(">i", 1) + sized(b"T " + 5_000 * b"9" + b" 4 6 S")
+        sized(VERSION_JSON)
+        + struct.pack(">i", 1)
+        + sized(b"T " + 5_000 * b"9" + b" 4 6 S")
         + sized(b"[]")
     ),
     "half": EMPTY[:-3],
@@ -44,21 +51,21 @@ FORGED = {
     "not-zlib": bytes(range(256)),
     "json-deep": b'{"a":' * 50_000,
     "json-type": b'{"topicConfigSerializeWrapper":[1]}',
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_s12_forged_registrations(live: Live, name: str) -> None:
+def test_s12_forged_registration_is_rejected(live: Live, name: str) -> None:
     before = live.rss_bytes()
     with live.to_nameserver() as client:
-        answer = client.ask(103, IDENTITY, FORGED[name])
-        assert answer.code == 1, answer
-        assert answer.remark
+        response = client.ask(103, IDENTITY, FORGED[name])
+        assert response.code == 1, response
+        assert response.remark
         assert b"Forgers" not in client.ask(106).body
     assert live.rss_bytes() - before < 80 * 2**20
 
 
-def test_s12_numbers_that_clients_can_not_use_get_no_route(live: Live) -> None:
+def test_s12_topic_with_numbers_that_clients_cannot_use_gets_no_route(live: Live) -> None:
     topics = {
         name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=4, perm=perm)
         for name, queues, perm in (
@@ -80,11 +87,11 @@ def test_s12_numbers_that_clients_can_not_use_get_no_route(live: Live) -> None:
     assert "D" in known
 
 
-def test_s12_a_connection_that_closes_takes_its_brokers_with_it(live: Live) -> None:
+def test_s12_closed_connection_removes_its_brokers(live: Live) -> None:
     with live.to_nameserver() as client:
         assert client.ask(103, IDENTITY, EMPTY).code == 0
     with live.to_nameserver() as client:
         for _ in range(1_000):
             if b"Forgers" not in client.ask(106).body:
                 return
-    raise AssertionError("it is still registered")
+    raise AssertionError("the broker is still registered")

@@ -1,4 +1,4 @@
-"""Logs and directories: what strangers can't write into them, and a disk that is full."""
+"""Logs and directories: untrusted text cannot forge log lines; a full disk is handled."""
 
 import logging
 import os
@@ -21,12 +21,17 @@ HOSTILE = "x\r\n2026-01-01 00:00:00,000 INFO    forged\x1b[2J\x00\x9b31m\u2028" 
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("place", ["field", "message", "error"])
-def test_s48_words_of_strangers_forge_no_line(as_json: bool, place: str) -> None:
+def test_s48_untrusted_text_never_forges_a_log_line(as_json: bool, place: str) -> None:
     error = ValueError(HOSTILE) if place == "error" else None
     record = logging.LogRecord(
-        "tianzhou", logging.INFO, "p", 1, HOSTILE if place == "message" else "event.happened", (),
+        "tianzhou",
+        logging.INFO,
+        "p",
+        1,
+        HOSTILE if place == "message" else "event.happened",
+        (),
         (type(error), error, None) if error else None,
-    )  # fmt: skip
+    )
     if place == "field":
         record.topic = HOSTILE
     text = (JsonFormatter() if as_json else TextFormatter()).format(record)
@@ -35,9 +40,9 @@ def test_s48_words_of_strangers_forge_no_line(as_json: bool, place: str) -> None
     assert len(text) < 20_000
 
 
-def test_s48_a_running_server_logs_strangers_escaped(live: Live) -> None:
+def test_s48_server_escapes_untrusted_text_in_its_log(live: Live) -> None:
     with live.to_nameserver() as client:
-        # Values by key are logged with namespace and key.
+        # Changes of key-value entries are logged with namespace and key.
         client.ask(100, {"namespace": HOSTILE, "key": "k", "value": "v"})
         client.ask(102, {"namespace": HOSTILE, "key": "k"})
     wait_for(lambda: b"kv.put" in live.log.read_bytes())
@@ -46,7 +51,7 @@ def test_s48_a_running_server_logs_strangers_escaped(live: Live) -> None:
     assert not [line for line in text.split(b"\n") if line.endswith(b"forged")]
 
 
-def test_s49_a_flood_leaves_a_few_lines(live: Live) -> None:
+def test_s49_flood_of_requests_logs_few_lines(live: Live) -> None:
     size = live.log.stat().st_size
     with live.to_nameserver() as client:
         for number in range(3_000):
@@ -55,7 +60,7 @@ def test_s49_a_flood_leaves_a_few_lines(live: Live) -> None:
     assert live.log.stat().st_size - size < 100 * 1024
 
 
-def test_s49_each_event_and_peer_has_its_own_limit() -> None:
+def test_s49_log_limit_counts_each_event_and_peer_separately() -> None:
     limit = RateLimit()
 
     def passes(event: str, peer: str, at: float) -> logging.LogRecord | None:
@@ -89,20 +94,30 @@ def test_s49_log_files_are_rotated(tmp_path: Path) -> None:
     assert "event 4999" in file.read_text()
 
 
-def start(*options: str) -> subprocess.CompletedProcess[str]:
+def run_up(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "up",
-            "--nameserver-port", "0", "--broker-port", "0", *options,
+            sys.executable,
+            "-c",
+            "from tianzhou.cmd.main import main; main()",
+            "up",
+            "--nameserver-port",
+            "0",
+            "--broker-port",
+            "0",
+            *options,
         ],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
-def test_s50_two_brokers_on_one_store(tmp_path: Path) -> None:
+def test_s50_second_broker_on_one_store_fails_to_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(tmp_path, "--data", str(data), ephemeral=False) as live:
-        second = start("--data", str(data))
+        second = run_up("--data", str(data))
         assert second.returncode == 1
         assert str(data) in second.stderr
         with live.to_broker() as client:
@@ -110,18 +125,18 @@ def test_s50_two_brokers_on_one_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o1777])
-def test_s50_a_directory_that_others_can_write_to(tmp_path: Path, mode: int) -> None:
+def test_s50_directory_writable_by_others_is_rejected(tmp_path: Path, mode: int) -> None:
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(mode)
-    refused = start("--data", str(data))
+    refused = run_up("--data", str(data))
     assert refused.returncode == 2
     assert "is writable by other users" in refused.stderr
     assert "chmod go-w" in refused.stderr
     assert not os.listdir(data)
 
 
-def test_s50_files_are_for_their_owner(live: Live) -> None:
+def test_s50_files_are_private_to_their_owner(live: Live) -> None:
     for path in (live.data, *live.data.rglob("*")):
         assert not path.stat().st_mode & 0o077, path
 
@@ -135,13 +150,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         capture_output=True,
     )
     if mount.returncode:
-        pytest.skip("mounting needs root; tests/crash/test_full_disk.py stands in")
+        pytest.skip("mounting needs root; tests/crash/test_full_disk.py covers it without")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_named_and_heartbeats_and_pulls_go_on(
+def test_full_disk_rejects_sends_and_still_serves_pulls_and_heartbeats(
     tmp_path: Path, small_disk: Path
 ) -> None:
     ballast = small_disk / "ballast"
@@ -156,15 +171,15 @@ def test_a_full_disk_is_named_and_heartbeats_and_pulls_go_on(
                 pass
         refused = None
         for _ in range(200):
-            answer = client.ask(310, send_v2("Disk"), bytes(2**20))
-            if answer.code:
-                refused = answer
+            response = client.ask(310, send_v2("Disk"), bytes(2**20))
+            if response.code:
+                refused = response
                 break
         assert refused is not None
         assert refused.code == NOT_AVAILABLE, refused
         assert refused.remark.startswith("disk full: ")
         assert refused.remark.endswith("retry at another broker now, or here in 10 s")
-        # A new topic needs room as well.
+        # A new topic needs disk space as well.
         assert client.ask(310, send_v2("NewOnFullDisk"), b"x").code == NOT_AVAILABLE
         assert client.ask(34, {}, heartbeat_of(producers=("p",))).code == 0
         found = client.ask(11, pull_of("Disk"))

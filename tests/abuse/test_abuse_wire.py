@@ -1,4 +1,4 @@
-"""Frames and headers that are no frames and headers: the connection ends, and nothing else does."""
+"""Invalid frames and headers: the connection is closed, and no other is affected."""
 
 import struct
 
@@ -13,7 +13,7 @@ def connect(live: Live, port: str) -> RawClient:
     return live.to_broker() if port == "broker" else live.to_nameserver()
 
 
-def is_ended_by(live: Live, port: str, data: bytes) -> bool:
+def is_closed_after(live: Live, port: str, data: bytes) -> bool:
     with connect(live, port) as client:
         client.send(data)
         return client.is_hung_up(5)
@@ -21,10 +21,10 @@ def is_ended_by(live: Live, port: str, data: bytes) -> bool:
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("size", [0, 1, 3, 4, -1, -(2**31), 2**31 - 1, 16 * 1024 * 1024 + 1])
-def test_s01_frame_sizes_that_can_not_be(live: Live, port: str, size: int) -> None:
+def test_s01_invalid_frame_size_closes_the_connection(live: Live, port: str, size: int) -> None:
     before = live.rss_bytes()
     for _ in range(20):
-        assert is_ended_by(live, port, struct.pack(">i", size))
+        assert is_closed_after(live, port, struct.pack(">i", size))
     assert live.rss_bytes() - before < 5 * 2**20
 
 
@@ -34,11 +34,11 @@ def test_s01_frame_sizes_that_can_not_be(live: Live, port: str, size: int) -> No
     [17, 0, 0xFFFFFF, 2 << 24 | 10, 0xFF << 24 | 10, 256 * 1024 + 1],
     ids=["past-the-frame", "none", "16-mib", "type-2", "type-255", "past-the-limit"],
 )
-def test_s02_header_sizes_and_types_that_can_not_be(
+def test_s02_invalid_header_size_or_type_closes_the_connection(
     live: Live, port: str, second_word: int
 ) -> None:
     size = 2**20 if second_word == 256 * 1024 + 1 else 20
-    assert is_ended_by(live, port, struct.pack(">iI", size, second_word) + bytes(16))
+    assert is_closed_after(live, port, struct.pack(">iI", size, second_word) + bytes(16))
 
 
 HOSTILE_JSON = {
@@ -68,8 +68,8 @@ HOSTILE_JSON = {
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("name", HOSTILE_JSON)
-def test_s03_json_headers_that_can_not_be_read(live: Live, port: str, name: str) -> None:
-    assert is_ended_by(live, port, frame(HOSTILE_JSON[name]))
+def test_s03_unreadable_json_header_closes_the_connection(live: Live, port: str, name: str) -> None:
+    assert is_closed_after(live, port, frame(HOSTILE_JSON[name]))
 
 
 READABLE_JSON = {
@@ -83,11 +83,13 @@ READABLE_JSON = {
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("name", READABLE_JSON)
-def test_s03_odd_json_headers_with_an_opaque_are_answered(live: Live, port: str, name: str) -> None:
+def test_s03_odd_json_header_with_an_opaque_gets_a_response(
+    live: Live, port: str, name: str
+) -> None:
     header, code = READABLE_JSON[name]
     with connect(live, port) as client:
-        answer = client.ask_bytes(frame(header))
-    assert (answer.header.opaque, answer.code) == (7, code)
+        response = client.ask_bytes(frame(header))
+    assert (response.header.opaque, response.code) == (7, code)
 
 
 def binary(remark_size: int, ext_size: int, ext: bytes, remark: bytes = b"") -> bytes:
@@ -117,11 +119,13 @@ HOSTILE_BINARY = {
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("name", HOSTILE_BINARY)
-def test_s04_binary_headers_with_wrong_lengths(live: Live, port: str, name: str) -> None:
-    assert is_ended_by(live, port, frame(HOSTILE_BINARY[name], kind=1))
+def test_s04_binary_header_with_wrong_lengths_closes_the_connection(
+    live: Live, port: str, name: str
+) -> None:
+    assert is_closed_after(live, port, frame(HOSTILE_BINARY[name], kind=1))
 
 
-def test_s04_frames_before_the_bad_one_are_answered(live: Live) -> None:
+def test_s04_valid_frames_before_an_invalid_one_get_responses(live: Live) -> None:
     opaque, good = request(31_999, binary=True)
     with live.to_broker() as client:
         client.send(good + frame(HOSTILE_BINARY["trailing"], kind=1) + good)
@@ -132,17 +136,17 @@ def test_s04_frames_before_the_bad_one_are_answered(live: Live) -> None:
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("binary_header", [False, True])
 @pytest.mark.parametrize("code", [0, -1, 31_999])
-def test_s09_unknown_requests_are_answered(
+def test_s09_unknown_request_code_gets_an_error_response(
     live: Live, port: str, binary_header: bool, code: int
 ) -> None:
     with connect(live, port) as client:
-        answer = client.ask(code, binary=binary_header)
-    assert answer.code == 3
-    assert str(code) in answer.remark
+        response = client.ask(code, binary=binary_header)
+    assert response.code == 3
+    assert str(code) in response.remark
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_s09_answers_to_nothing_are_ignored(live: Live, port: str) -> None:
+def test_s09_response_without_a_request_is_ignored(live: Live, port: str) -> None:
     with connect(live, port) as client:
         for _ in range(1_000):
             client.send(request(0, flag=1)[1])

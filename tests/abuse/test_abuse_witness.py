@@ -1,4 +1,4 @@
-"""The witness itself: it notices a stall of the broker's loop, and no busy machine."""
+"""The witness itself: it notices a stall of the broker's event loop, but not a busy machine."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from live import NOTICED_S, Live, Witness, running
-from stalls import Moment, stall_s
+from stalls import Sample, stall_s
 
 LOOPS_PER_CORE = 4
 SHORT_S = 0.4 * NOTICED_S
@@ -36,7 +36,7 @@ def busy_machine() -> Generator[None]:
 
 
 def stall(live: Live, witness: Witness) -> float:
-    """Make the loop stall once; how long the witness waited on the wall clock, about."""
+    """Stall the event loop once; returns about how long the witness waited in wall-clock time."""
     start_s = time.monotonic()
     os.kill(live.pid, signal.SIGUSR1)
     witness.check()
@@ -46,23 +46,23 @@ def stall(live: Live, witness: Witness) -> float:
 @pytest.mark.parametrize(
     ("counted", "stall"),
     [
-        (Moment(2.0), 2.0),
-        (Moment(2.0, loop_ran_s=1.5, loop_waited_s=0.5), 1.5),
-        (Moment(2.0, loop_ran_s=1.5, loop_waited_s=0.1, others_waited_s=9.0), 1.5),
-        (Moment(2.0, loop_ran_s=0.1, loop_waited_s=0.4, others_waited_s=0.5), 1.1),
-        (Moment(2.0, loop_ran_s=0.1, others_waited_s=-3.0), 2.0),
-        (Moment(2.0, loop_ran_s=0.5, client_waited_s=1.2), 0.8),
+        (Sample(2.0), 2.0),
+        (Sample(2.0, loop_ran_s=1.5, loop_waited_s=0.5), 1.5),
+        (Sample(2.0, loop_ran_s=1.5, loop_waited_s=0.1, others_waited_s=9.0), 1.5),
+        (Sample(2.0, loop_ran_s=0.1, loop_waited_s=0.4, others_waited_s=0.5), 1.1),
+        (Sample(2.0, loop_ran_s=0.1, others_waited_s=-3.0), 2.0),
+        (Sample(2.0, loop_ran_s=0.5, client_waited_s=1.2), 0.8),
     ],
     ids=["blocked", "preempted", "computing", "locked out", "thread ended", "client preempted"],
 )
-def test_stall_excludes_only_waits_for_a_core(counted: Moment, stall: float) -> None:
-    start = Moment(10.0, 20.0, 30.0, 40.0, 50.0)
-    end = Moment(*(before + more for before, more in zip(start, counted, strict=True)))
+def test_stall_excludes_only_waits_for_a_core(counted: Sample, stall: float) -> None:
+    start = Sample(10.0, 20.0, 30.0, 40.0, 50.0)
+    end = Sample(*(before + more for before, more in zip(start, counted, strict=True)))
     assert stall_s(start, end) == pytest.approx(stall)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["quiet", "busy"])
-def test_witness_loop_computing_too_long_is_noticed(tmp_path: Path, busy: bool) -> None:
+def test_witness_notices_a_loop_that_computes_too_long(tmp_path: Path, busy: bool) -> None:
     with running(tmp_path, stall_s=LONG_S) as live:
         witness = Witness(live)
         witness.check()
@@ -76,7 +76,7 @@ def test_witness_loop_computing_too_long_is_noticed(tmp_path: Path, busy: bool) 
         witness.stop()
 
 
-def test_witness_blocked_loop_on_a_busy_machine_is_noticed(tmp_path: Path) -> None:
+def test_witness_notices_a_blocked_loop_on_a_busy_machine(tmp_path: Path) -> None:
     """A thread that is stopped consumes no CPU time, and does not wait for a core either."""
     with running(tmp_path) as live:
         witness = Witness(live)
@@ -90,7 +90,7 @@ def test_witness_blocked_loop_on_a_busy_machine_is_noticed(tmp_path: Path) -> No
         witness.stop()
 
 
-def test_witness_short_stall_on_a_busy_machine_is_not_noticed(tmp_path: Path) -> None:
+def test_witness_ignores_a_short_stall_on_a_busy_machine(tmp_path: Path) -> None:
     with running(tmp_path, stall_s=SHORT_S) as live, busy_machine():
         witness = Witness(live)
         witness.check()

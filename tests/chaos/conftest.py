@@ -1,4 +1,4 @@
-"""The C++ client's interpreter."""
+"""The interpreter of the C++ client."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""RocketMQ's C++ client as part of a load: a producer, and where wanted a consumer."""
+"""RocketMQ's C++ client as part of a load: a producer, and optionally a consumer."""
 
 from pathlib import Path
 from typing import Final
@@ -14,13 +14,13 @@ from tianzhou.testing.chaos.values import value_in
 CLIENT: Final = "cpp0"
 PER_SECOND: Final = 50
 TRIES_MAX: Final = 6
-"""It tries again by itself, at most so often, and does not say how often it did."""
+"""The client retries by itself, at most this often, and does not report how often it did."""
 GROUP: Final = "chaos-cpp-readers"
 FIRST_S: Final = 20.0
 
 
 class CppLoad:
-    """Runs from its making. Its consumer tells no broker names, so there must be one group."""
+    """Starts when created. Its consumer reports no broker names, so there must be one group."""
 
     def __init__(
         self, python: Path, cluster: Cluster, history: History, *, has_consumer: bool
@@ -36,9 +36,14 @@ class CppLoad:
             )
             self._consumer.wait_lines("ready", 1)
         self._producer = ClientProcess(
-            python, where / "producer", "chaos_produce.py", cluster.nameserver, TOPIC, CLIENT,
+            python,
+            where / "producer",
+            "chaos_produce.py",
+            cluster.nameserver,
+            TOPIC,
+            CLIENT,
             str(PER_SECOND),
-        )  # fmt: skip
+        )
         self._is_producing = self._is_running = True
         self._producer.wait_lines("ended", 1, within_s=FIRST_S)
 
@@ -59,14 +64,17 @@ class CppLoad:
             return []
         return [
             Delivery(
-                "cpp-reader", GROUP, value_in(row["body"].encode()),
-                Place(Queue(self._broker, row["queue"]), row["offset"]), row["at"],
+                "cpp-reader",
+                GROUP,
+                value_in(row["body"].encode()),
+                Place(Queue(self._broker, row["queue"]), row["offset"]),
+                row["at"],
             )
             for row in self._consumer.lines("got")
-        ]  # fmt: skip
+        ]
 
     def stop(self) -> None:
-        """However the scenario went."""
+        """Stop both processes, whatever the outcome of the scenario."""
         if not self._is_running:
             return
         self._is_running = False
@@ -79,16 +87,21 @@ class CppLoad:
 def _send(began: Facts, ended: Facts | None) -> Send:
     if ended is None:
         return Send(CLIENT, began["value"], began["at"], FOREVER, Outcome.UNKNOWN)
-    # Its errors do not say whether an answer was lost.
+    # Its errors do not tell whether a response was lost.
     outcome = Outcome.OK if ended["status"] == "OK" else Outcome.UNKNOWN
     return Send(
-        CLIENT, began["value"], began["at"], ended["at"], outcome,
-        status=ended["status"] or ended["error"], tries_max=TRIES_MAX,
-    )  # fmt: skip
+        CLIENT,
+        began["value"],
+        began["at"],
+        ended["at"],
+        outcome,
+        status=ended["status"] or ended["error"],
+        tries_max=TRIES_MAX,
+    )
 
 
 def cpp_clients(python: Path, scenario: Scenario) -> Foreigners:
-    """A consumer only where no master goes: it then waits half a minute for an answer that does
-    not come."""
+    """Start the clients. There is a consumer only if no master stops: it would wait half a minute
+    for a response that never comes."""
     has_consumer = scenario.shape is shapes.pair and not scenario.kills_masters
     return lambda cluster, history: CppLoad(python, cluster, history, has_consumer=has_consumer)

@@ -1,6 +1,6 @@
-"""Histories in which one thing is wrong, each with the rule that must see it. Other rules may
-complain as well: a lost message is also a gap. It is one file because the table at its end must
-list every forgery beside its rule.
+"""Histories with one error each, and the rule that must detect it. Other rules may report it too: a
+lost message is also a gap. This is one file because the table at its end must list every forgery
+beside its rule.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ from tianzhou.testing.chaos.history import (
 )
 
 
-def the_last_message_is_lost(case: Case) -> None:
+def last_message_is_lost(case: Case) -> None:
     both_forget(case, 19)
 
 
@@ -50,23 +50,23 @@ def a_message_in_the_middle_is_lost(case: Case) -> None:
     both_forget(case, 6)
 
 
-def only_the_slave_kept_it(case: Case) -> None:
+def message_is_only_on_the_slave(case: Case) -> None:
     del stored_on(case, 0)[place_of(19)]
 
 
-def another_message_took_its_place(case: Case) -> None:
+def another_message_has_the_place(case: Case) -> None:
     case.history.sends.append(Send("producer-1", "thief", 130.0, FOREVER, Outcome.UNKNOWN))
     both_hold(case, place_of(19), "thief")
 
 
 def an_acknowledged_place_was_used_again(case: Case) -> None:
-    """Readers may have been misled, but two senders must not be told the same place."""
+    """Readers may have been misled, but two senders must not be given the same place."""
     an_old_master_shows_a_message_and_gives_it_up(case)
     first, second = case.history.sends[3], case.history.sends[4]
     case.history.sends[4] = replace(second, place=first.place)
 
 
-def an_old_master_gives_up_what_was_acknowledged(case: Case) -> None:
+def old_master_drops_an_acknowledged_message(case: Case) -> None:
     an_old_master_shows_a_message_and_gives_it_up(case)
     case.history.sends[-1] = replace(
         case.history.sends[-1], ended=105.6, outcome=Outcome.OK, place=place_of(5)
@@ -88,7 +88,7 @@ def an_old_master_shows_two_messages_at_a_place(case: Case) -> None:
 
 def a_place_is_used_again_where_no_master_hung(case: Case) -> None:
     an_old_master_shows_a_message_and_gives_it_up(case)
-    case.promise = replace(case.promise, old_master_resumes=False)
+    case.guarantees = replace(case.guarantees, old_master_resumes=False)
 
 
 def a_reader_passed_a_place_that_no_old_master_gave_up(case: Case) -> None:
@@ -101,34 +101,34 @@ def a_reader_is_sent_back_from_what_no_old_master_gave_up(case: Case) -> None:
     case.history.turns.append(Turn("reader-0", QUEUES[0], 7, 5, 105.9))
 
 
-def it_is_stored_but_never_came(case: Case) -> None:
+def stored_message_is_never_delivered(case: Case) -> None:
     del case.history.deliveries[7]
 
 
-def it_never_came_where_places_may_be_used_again(case: Case) -> None:
-    case.promise = replace(case.promise, keeps_places=False)
+def undelivered_message_where_places_may_be_reused(case: Case) -> None:
+    case.guarantees = replace(case.guarantees, keeps_places=False)
     del case.history.deliveries[19]
 
 
-def only_another_group_got_it(case: Case) -> None:
+def message_is_delivered_only_to_another_group(case: Case) -> None:
     rows = case.history.deliveries
     rows[7] = replace(rows[7], group="others")
 
 
 def one_group_of_two_got_nothing(case: Case) -> None:
-    case.promise = replace(case.promise, groups=(GROUP, "others"))
+    case.guarantees = replace(case.guarantees, groups=(GROUP, "others"))
 
 
-def a_value_from_nowhere_is_delivered(case: Case) -> None:
+def value_that_was_never_sent_is_delivered(case: Case) -> None:
     stray = Delivery("reader-0", GROUP, "stray", Place(QUEUES[0], 10), 130.0)
     case.history.deliveries.append(stray)
 
 
-def a_value_from_nowhere_is_stored(case: Case) -> None:
+def value_that_was_never_sent_is_stored(case: Case) -> None:
     both_hold(case, Place(QUEUES[0], 10), "stray")
 
 
-def the_slave_alone_has_a_stranger(case: Case) -> None:
+def slave_alone_has_an_unknown_value(case: Case) -> None:
     stored_on(case, 1)[Place(QUEUES[0], 10)] = "stray"
 
 
@@ -145,38 +145,38 @@ def a_delayed_message_never_comes(case: Case) -> None:
     both_forget(case, 8)
 
 
-def a_delayed_message_comes_twice_in_peace(case: Case) -> None:
+def delayed_message_comes_twice_without_a_fault(case: Case) -> None:
     change_send(case, 8, kind=Kind.DELAYED, place=None, due=108.2)
     add_copy(case, 8, tries_max=1)
 
 
 def a_delayed_message_comes_twice_long_before_a_fault(case: Case) -> None:
     case.history.troubles.append(replace(FAULT, began=125.0, ended=126.0))
-    a_delayed_message_comes_twice_in_peace(case)
+    delayed_message_comes_twice_without_a_fault(case)
 
 
-def what_was_rolled_back_is_delivered(case: Case) -> None:
+def rolled_back_message_is_delivered(case: Case) -> None:
     change_send(case, 8, kind=Kind.ROLLED_BACK, place=None)
 
 
-def only_the_slave_shows_what_was_rolled_back(case: Case) -> None:
+def rolled_back_message_is_visible_on_the_slave(case: Case) -> None:
     send = Send("producer-1", "taken-back", 103.0, 103.5, Outcome.OK, kind=Kind.ROLLED_BACK)
     case.history.sends.append(send)
     stored_on(case, 1)[Place(QUEUES[0], 10)] = "taken-back"
 
 
-def what_was_committed_is_stored_twice(case: Case) -> None:
+def committed_message_is_stored_twice(case: Case) -> None:
     case.history.troubles.append(FAULT)
     change_send(case, 5, kind=Kind.COMMITTED, place=None)
     add_copy(case, 5, tries_max=3)
 
 
-def what_was_committed_is_lost(case: Case) -> None:
+def committed_message_is_lost(case: Case) -> None:
     change_send(case, 8, kind=Kind.COMMITTED, place=None)
     both_forget(case, 8)
 
 
-def the_answer_names_another_place(case: Case) -> None:
+def response_names_another_place(case: Case) -> None:
     change_send(case, 8, place=place_of(10))
 
 
@@ -255,38 +255,38 @@ def a_reader_skips_one(case: Case) -> None:
     del case.history.deliveries[10]
 
 
-def a_group_forgets_how_far_it_was(case: Case) -> None:
+def committed_offset_drops(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 150.0))
 
 
-def a_fault_makes_a_group_forget_too_much(case: Case) -> None:
+def committed_offset_drops_too_far_after_a_fault(case: Case) -> None:
     case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
     case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:1", 122.5))
 
 
-def a_group_forgets_for_a_moment(case: Case) -> None:
+def committed_offset_drops_briefly(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 0, "master:1", 110.0))
 
 
-def a_group_confirmed_what_it_never_got(case: Case) -> None:
+def group_committed_an_undelivered_message(case: Case) -> None:
     case.found = replace(case.found, committed={(GROUP, QUEUES[0]): 11})
 
 
 def a_group_passed_a_gap(case: Case) -> None:
-    case.promise = replace(case.promise, groups=())
+    case.guarantees = replace(case.guarantees, groups=())
     del case.history.deliveries[0]
 
 
-def a_copy_without_a_cause(case: Case) -> None:
+def duplicate_without_a_cause(case: Case) -> None:
     add_copy(case, 5, tries_max=3)
 
 
-def a_copy_of_a_client_that_tries_once(case: Case) -> None:
+def duplicate_of_a_client_without_retries(case: Case) -> None:
     case.history.troubles.append(FAULT)
     add_copy(case, 5, tries_max=1)
 
 
-def a_copy_after_all_was_well_again(case: Case) -> None:
+def duplicate_after_recovery(case: Case) -> None:
     case.history.troubles.append(FAULT)
     add_copy(case, 15, tries_max=3)
 
@@ -312,7 +312,7 @@ def redeliveries_without_end(case: Case) -> None:
 
 
 def acknowledged_while_the_slave_was_cut_off(case: Case) -> None:
-    case.promise = replace(case.promise, waits_for_slave=True)
+    case.guarantees = replace(case.guarantees, waits_for_slave=True)
     case.history.troubles.append(SEVERED)
 
 
@@ -433,40 +433,40 @@ def a_deletion_after_both_frees_a_place(case: Case) -> None:
 
 WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
     checkers.nothing_acknowledged_is_lost: (
-        the_last_message_is_lost,
+        last_message_is_lost,
         a_message_in_the_middle_is_lost,
-        only_the_slave_kept_it,
-        another_message_took_its_place,
+        message_is_only_on_the_slave,
+        another_message_has_the_place,
         a_delayed_message_never_comes,
-        what_was_committed_is_lost,
+        committed_message_is_lost,
     ),
     checkers.everything_is_delivered: (
-        it_is_stored_but_never_came,
-        it_never_came_where_places_may_be_used_again,
-        only_another_group_got_it,
+        stored_message_is_never_delivered,
+        undelivered_message_where_places_may_be_reused,
+        message_is_delivered_only_to_another_group,
         one_group_of_two_got_nothing,
         a_reader_passed_a_place_that_no_old_master_gave_up,
     ),
     checkers.nothing_is_invented: (
-        a_value_from_nowhere_is_delivered,
-        a_value_from_nowhere_is_stored,
-        the_slave_alone_has_a_stranger,
+        value_that_was_never_sent_is_delivered,
+        value_that_was_never_sent_is_stored,
+        slave_alone_has_an_unknown_value,
         a_refused_send_is_delivered,
     ),
     checkers.nothing_comes_early: (a_delayed_message_comes_early,),
     checkers.transactions_end_as_decided: (
-        what_was_rolled_back_is_delivered,
-        only_the_slave_shows_what_was_rolled_back,
-        what_was_committed_is_stored_twice,
+        rolled_back_message_is_delivered,
+        rolled_back_message_is_visible_on_the_slave,
+        committed_message_is_stored_twice,
     ),
     checkers.a_place_names_one_message: (
-        the_answer_names_another_place,
+        response_names_another_place,
         a_place_is_used_again,
         readers_saw_different_messages,
         replicas_differ_in_one_message,
-        another_message_took_its_place,
+        another_message_has_the_place,
         an_acknowledged_place_was_used_again,
-        an_old_master_gives_up_what_was_acknowledged,
+        old_master_drops_an_acknowledged_message,
         an_old_master_shows_a_message_long_after,
         an_old_master_shows_two_messages_at_a_place,
         a_place_is_used_again_where_no_master_hung,
@@ -492,21 +492,21 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         a_reader_is_sent_back,
         a_reader_is_sent_back_from_what_no_old_master_gave_up,
     ),
-    checkers.readers_miss_nothing: (a_reader_skips_one, only_another_group_got_it),
+    checkers.readers_miss_nothing: (a_reader_skips_one, message_is_delivered_only_to_another_group),
     checkers.offsets_do_not_go_back: (
-        a_group_forgets_how_far_it_was,
-        a_fault_makes_a_group_forget_too_much,
-        a_group_forgets_for_a_moment,
+        committed_offset_drops,
+        committed_offset_drops_too_far_after_a_fault,
+        committed_offset_drops_briefly,
     ),
     checkers.offsets_follow_deliveries: (
-        a_group_confirmed_what_it_never_got,
+        group_committed_an_undelivered_message,
         a_group_passed_a_gap,
     ),
     checkers.copies_are_explained: (
-        a_copy_without_a_cause,
-        a_copy_of_a_client_that_tries_once,
-        a_copy_after_all_was_well_again,
-        a_delayed_message_comes_twice_in_peace,
+        duplicate_without_a_cause,
+        duplicate_of_a_client_without_retries,
+        duplicate_after_recovery,
+        delayed_message_comes_twice_without_a_fault,
         a_delayed_message_comes_twice_long_before_a_fault,
     ),
     checkers.redeliveries_are_explained: (

@@ -1,10 +1,10 @@
-"""`make chaos`: all scenarios, several at a time, a display of what goes on, a table at the end.
+"""`make chaos`: run all scenarios, several at a time, with a live display and a final table.
 
-    python -m chaos.run_chaos                                  every fault, and pairs of the seed
-    python -m chaos.run_chaos --only kill-slave/sf-sr --seed 7  one again
-    python -m chaos.run_chaos --only cut                        those with this fault
+    python -m chaos.run_chaos                                  all faults, and pairs of the seed
+    python -m chaos.run_chaos --only kill-slave/sf-sr --seed 7  repeat one scenario
+    python -m chaos.run_chaos --only cut                        scenarios with this fault
 
-What a failed scenario leaves behind stays in build/chaos. Every outcome is a line in
+The files of a failed scenario are kept in build/chaos. Every outcome is a line in
 build/chaos.jsonl.
 """
 
@@ -37,20 +37,19 @@ from rich.table import Table
 from chaos.cpp_load import cpp_clients
 from clients.cpp_client import installed
 from tianzhou.testing.chaos.administering import administrators
-from tianzhou.testing.chaos.disks import CannotMount
-from tianzhou.testing.chaos.failovers import percentile, play_of
+from tianzhou.testing.chaos.cluster import CannotMount
 from tianzhou.testing.chaos.history import Outcome
 from tianzhou.testing.chaos.load import Foreigners, together
-from tianzhou.testing.chaos.scenarios import Report, Scenario
+from tianzhou.testing.chaos.scenarios import Report, Scenario, percentile, play_of
 from tianzhou.testing.chaos.table import SCENARIOS, drawn
 
 PLACE: Final = Path("build/chaos")
 LEDGER: Final = Path("build/chaos.jsonl")
 
 News = tuple[str, str]
-"""A scenario, and what it does now."""
+"""A scenario, and its current step."""
 _news: "list[SimpleQueue[News]]" = []
-"""In a worker: where it tells."""
+"""In a worker: the queue for progress reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Done:
     report: Report | None
     failure: str = ""
     skipped: str = ""
-    """Why this machine can't play it."""
+    """Why this machine cannot run the scenario."""
 
 
 def _begin(news: "SimpleQueue[News]") -> None:
@@ -68,7 +67,7 @@ def _begin(news: "SimpleQueue[News]") -> None:
 
 @contextlib.contextmanager
 def client_log(path: Path) -> Generator[None]:
-    """What the clients of a load warn about goes to a file: under faults that is a lot."""
+    """Write warnings of the load's clients to a file: under faults there are many."""
     handler, log = logging.FileHandler(path, encoding="utf-8"), logging.getLogger("tianzhou")
     log.addHandler(handler)
     try:
@@ -79,13 +78,13 @@ def client_log(path: Path) -> Generator[None]:
 
 
 def clients_of(python: Path, scenario: Scenario, seed: int) -> Foreigners:
-    """RocketMQ's C++ client, and administrators wherever the members of one group are to agree."""
+    """The C++ client, and administrators wherever the members of one group must agree."""
     cpp = cpp_clients(python, scenario)
     return together(cpp, administrators(seed)) if scenario.can_be_administered else cpp
 
 
 def play(name: str, seed: int, python: Path) -> Done:
-    """In a worker. Whatever goes wrong is part of the result."""
+    """Run a scenario in a worker. Any failure is part of the result."""
     scenario = SCENARIOS[name]
     place = PLACE / f"{name.replace('/', '-')}-{seed}"
     shutil.rmtree(place, ignore_errors=True)
@@ -104,13 +103,17 @@ def play(name: str, seed: int, python: Path) -> Done:
 
 
 class Display:
-    """Who is at what, and how many are done."""
+    """Shows what each scenario does, and how many are done."""
 
     def __init__(self, console: Console, count: int) -> None:
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), TextColumn("{task.fields[phase]}"), console=console,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[phase]}"),
+            console=console,
+        )
         self._all = self.progress.add_task("scenarios", total=count, phase="")
         self._rows: dict[str, TaskID] = {}
 
@@ -140,7 +143,7 @@ def run(names: Sequence[str], seed: int, jobs: int, console: Console) -> list[Do
     ):
         running: list[Future[Done]] = [pool.submit(play, name, seed, python) for name in names]
         for name, future in zip(names, running, strict=True):
-            # However it ended; what a worker that died has to say, `result` raises below.
+            # A worker that died raises its error from `result` below.
             future.add_done_callback(lambda _, name=name: news.put(("", name)))
         while len(found) < len(names):
             name, what = news.get()
@@ -156,8 +159,11 @@ def run(names: Sequence[str], seed: int, jobs: int, console: Console) -> list[Do
 
 def _note(done: Done, seed: int) -> None:
     row: dict[str, object] = {
-        "scenario": done.name, "seed": seed, "failure": done.failure, "skipped": done.skipped,
-    }  # fmt: skip
+        "scenario": done.name,
+        "seed": seed,
+        "failure": done.failure,
+        "skipped": done.skipped,
+    }
     if done.report is not None:
         row |= {
             "seconds": round(done.report.seconds, 2),
@@ -195,7 +201,7 @@ def summary(found: Sequence[Done]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Clusters of processes under faults")
-    parser.add_argument("--only", default="", help="scenarios whose names begin so")
+    parser.add_argument("--only", default="", help="run only scenarios whose names start with this")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -206,7 +212,7 @@ def main() -> None:
         names = [options.only]
     console = Console()
     if not names:
-        sys.exit(f"no scenario begins with {options.only!r}; there are: {', '.join(SCENARIOS)}")
+        sys.exit(f"no scenario starts with {options.only!r}; there are: {', '.join(SCENARIOS)}")
     found = run(names, options.seed, options.jobs, console)
     console.print(summary(found))
     failed = [done for done in found if done.failure]
@@ -225,7 +231,7 @@ def main() -> None:
         )
     played = [done for done in found if not done.skipped]
     console.print(
-        f"{len(played) - len(failed)} of {len(played)} scenarios kept what was promised, "
+        f"{len(played) - len(failed)} of {len(played)} scenarios kept the guarantees, "
         f"{len(found) - len(played)} skipped, {acknowledged:,} acknowledged messages"
     )
     sys.exit(bool(failed))

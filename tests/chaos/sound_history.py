@@ -1,9 +1,10 @@
-"""A history in which everything is right, and some that are odd but right."""
+"""A valid history, and some that are unusual but valid."""
 
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tianzhou.testing.chaos.evidence import Evidence, LogSum, Replica
+from tianzhou.testing.chaos.guarantees import Guarantees
 from tianzhou.testing.chaos.history import (
     FOREVER,
     Commit,
@@ -17,7 +18,6 @@ from tianzhou.testing.chaos.history import (
     Trouble,
     Turn,
 )
-from tianzhou.testing.chaos.promise import Promise
 
 GROUP: Final = "readers"
 QUEUES: Final = (Queue("broker-a", 0), Queue("broker-a", 1))
@@ -30,7 +30,7 @@ SEVERED: Final = Trouble("cut", 103.0, 104.0, severs=True)
 class Case:
     history: History
     found: Evidence
-    promise: Promise
+    guarantees: Guarantees
 
 
 def place_of(serial: int) -> Place:
@@ -43,12 +43,12 @@ def send_of(serial: int) -> Send:
 
 
 def delivery_of(serial: int, at: float | None = None) -> Delivery:
-    moment = 100.9 + serial if at is None else at
-    return Delivery("reader-0", GROUP, f"v{serial}", place_of(serial), moment)
+    at_s = 100.9 + serial if at is None else at
+    return Delivery("reader-0", GROUP, f"v{serial}", place_of(serial), at_s)
 
 
 def sound() -> Case:
-    """20 sends to two queues, one after the other, each read at once, and two replicas."""
+    """20 sends to two queues, one after the other, each read at once, with two replicas."""
     history = History()
     history.sends = [send_of(serial) for serial in range(COUNT)]
     history.deliveries = [delivery_of(serial) for serial in range(COUNT)]
@@ -60,10 +60,12 @@ def sound() -> Case:
     stored = {place_of(serial): f"v{serial}" for serial in range(COUNT)}
     log = LogSum("master", 0, 4_000, {0: "a", 2_048: "b"}, {0: (0, 10)})
     found = Evidence(
-        (Replica("master", stored), Replica("slave", dict(stored))), 1,
-        ((log, replace(log, name="slave")),), {(GROUP, queue): COUNT // 2 for queue in QUEUES},
-    )  # fmt: skip
-    return Case(history, found, Promise((GROUP,)))
+        (Replica("master", stored), Replica("slave", dict(stored))),
+        1,
+        ((log, replace(log, name="slave")),),
+        {(GROUP, queue): COUNT // 2 for queue in QUEUES},
+    )
+    return Case(history, found, Guarantees((GROUP,)))
 
 
 def stored_on(case: Case, rank: int) -> dict[Place, str]:
@@ -93,14 +95,14 @@ def change_slave_log(case: Case, **changes: object) -> None:
 
 
 def add_copy(case: Case, serial: int, *, tries_max: int) -> None:
-    """A second copy at the end of its queue, delivered as well."""
+    """Add a duplicate at the end of its queue, which is delivered as well."""
     place = Place(place_of(serial).queue, COUNT // 2)
     both_hold(case, place, f"v{serial}")
     case.history.deliveries.append(Delivery("reader-0", GROUP, f"v{serial}", place, 130.0))
     change_send(case, serial, tries_max=tries_max)
 
 
-# Histories that are right although they look odd
+# Histories that are valid although they look unusual
 
 
 def an_unknown_send_is_there(case: Case) -> None:
@@ -126,7 +128,7 @@ def a_redelivery_after_a_fault(case: Case) -> None:
 
 
 def delayed_messages_come_in_any_order(case: Case) -> None:
-    """The later send stands first: it was to wait for less long."""
+    """The later send is delivered first: its delay was shorter."""
     two_at_once_in_any_order(case)
     change_send(case, 4, began=104.0, ended=104.1, kind=Kind.DELAYED, place=None, due=104.5)
     change_send(case, 6, began=104.3, ended=104.4, kind=Kind.DELAYED, place=None, due=104.5)
@@ -144,16 +146,16 @@ def what_was_rolled_back_is_not_there(case: Case) -> None:
 
 
 def a_reader_passed_a_place_before_it_was_used_again(case: Case) -> None:
-    """What it got there was lost with a master that no slave had kept up with."""
-    case.promise = replace(case.promise, keeps_acknowledged=False, keeps_places=False)
+    """The message that it read there was lost with a master whose slave had not kept up."""
+    case.guarantees = replace(case.guarantees, keeps_acknowledged=False, keeps_places=False)
     case.history.sends.append(Send("producer-1", "lost", 117.0, 117.5, Outcome.OK, place_of(19)))
     rows = case.history.deliveries
     rows[19] = replace(rows[19], value="lost")
 
 
 def an_old_master_shows_a_message_and_gives_it_up(case: Case) -> None:
-    """It hung while its slave was promoted. No sender was promised what stood there first."""
-    case.promise = replace(case.promise, old_master_resumes=True)
+    """It hung while its slave was promoted. The first message there was never acknowledged."""
+    case.guarantees = replace(case.guarantees, old_master_resumes=True)
     case.history.troubles.append(FAULT)
     case.history.sends.append(
         Send("producer-1", "aside", 105.1, 105.2, Outcome.UNKNOWN, place_of(5))
@@ -195,7 +197,7 @@ def two_at_once_in_any_order(case: Case) -> None:
 
 
 def an_acknowledged_send_around_a_cut(case: Case) -> None:
-    case.promise = replace(case.promise, waits_for_slave=True)
+    case.guarantees = replace(case.guarantees, waits_for_slave=True)
     case.history.troubles.append(replace(SEVERED, began=103.2))
 
 

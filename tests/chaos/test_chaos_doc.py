@@ -1,4 +1,4 @@
-"""The page about chaos names what there is, and there is as much as was promised."""
+"""docs/chaos.md describes every rule and fault, and there are enough scenarios."""
 
 import re
 from pathlib import Path
@@ -22,19 +22,22 @@ from tianzhou.testing.chaos.table import (
 PAGE = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text(encoding="utf-8")
 
 
-def test_every_rule_is_explained() -> None:
+def test_chaos_page_explains_every_rule() -> None:
     rows = re.findall(r"^\| `(\w+_\w+)` \|", PAGE, re.MULTILINE)
     assert rows == [rule.__name__ for rule in RULES]
 
 
-def test_every_fault_is_explained() -> None:
+def test_chaos_page_explains_every_fault() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (.+) \| ([\d.]+) s \|$", PAGE, re.MULTILINE)
-    wanted = [(name, fault.what, f"{fault.lasts_s:g}")
-              for faults in (FAULTS, RAFT_FAULTS) for name, fault in faults.items()]  # fmt: skip
+    wanted = [
+        (name, fault.what, f"{fault.lasts_s:g}")
+        for faults in (FAULTS, RAFT_FAULTS)
+        for name, fault in faults.items()
+    ]
     assert rows == wanted
 
 
-def test_there_are_enough_scenarios() -> None:
+def test_number_of_chaos_scenarios_is_sufficient() -> None:
     assert len(PAIRS) >= 40
     assert sum(scenario.rounds for scenario in FAILOVERS) >= 200
     quick = [SCENARIOS[name] for name in QUICK]
@@ -44,7 +47,7 @@ def test_there_are_enough_scenarios() -> None:
     }
 
 
-def test_pairs_of_faults_strike_different_things() -> None:
+def test_fault_pairs_affect_different_targets() -> None:
     names = {scenario.fault for scenario in DOUBLES}
     assert {"cut+promote", "depose+cut", "pause-slave+kill-master"} <= names
     assert {
@@ -56,15 +59,15 @@ def test_pairs_of_faults_strike_different_things() -> None:
     assert len(DOUBLES) >= 300
 
 
-def test_every_seed_draws_other_pairs_and_the_same_ones_again() -> None:
+def test_fault_pairs_depend_only_on_the_seed() -> None:
     first, second = ({name for name in drawn(seed) if "+" in name} for seed in (1, 2))
     assert len(first) == len(second) == DOUBLES_DRAWN
     assert first != second
     assert drawn(1) == drawn(1)
 
 
-def test_pairs_of_faults_are_administered_too() -> None:
-    """`make chaos` administers what it draws, and `make test` at least one pair."""
+def test_fault_pairs_run_with_administrators() -> None:
+    """`make chaos` runs administrators with the pairs that it draws, `make test` with one pair."""
     left_out = {name for name in drawn(1) if not SCENARIOS[name].can_be_administered}
     assert {name.partition("/")[2] for name in left_out} <= {"raft", "af-ar/two", "sf-ar/two"}
     reasons = ("failovers-", "kill-master/", "damage-follower")
@@ -99,5 +102,8 @@ def test_together_stops_all_clients_even_if_one_fails() -> None:
     with pytest.raises(RuntimeError):
         both.stop()
     assert calls == [
-        "broken stops producing", "other stops producing", "broken stops", "other stops",
-    ]  # fmt: skip
+        "broken stops producing",
+        "other stops producing",
+        "broken stops",
+        "other stops",
+    ]

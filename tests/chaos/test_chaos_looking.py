@@ -1,4 +1,4 @@
-"""How scenarios look at brokers and at their files: everything is seen, and damage is."""
+"""How scenarios inspect brokers and their files: every message and all damage is found."""
 
 import shutil
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.net.blocking import Unreachable
 from tianzhou.testing import SMALL_STORE, RunningBroker
-from tianzhou.testing.chaos import logs, looking
+from tianzhou.testing.chaos import evidence, looking
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.processes import ProcessFailed, Server, spare_ports
 from tianzhou.testing.chaos.values import body_of, value_in, value_of
@@ -29,7 +29,7 @@ def fill(mq: RunningBroker) -> list[str]:
     return values
 
 
-def test_a_body_that_is_not_whole_is_seen() -> None:
+def test_inspection_detects_an_incomplete_body() -> None:
     for serial in range(300):
         assert value_in(body_of(value_of("a-b", serial))) == f"a-b-{serial}"
     with pytest.raises(AssertionError, match="not what was sent"):
@@ -38,7 +38,7 @@ def test_a_body_that_is_not_whole_is_seen() -> None:
         value_in(body_of("a-7") + b"x")
 
 
-def test_a_scan_finds_every_message_at_its_place(mq: RunningBroker) -> None:
+def test_scan_finds_every_message_at_its_place(mq: RunningBroker) -> None:
     values = fill(mq)
     found = looking.scan(mq.broker, "broker-a", "chaos", 2)
     assert sorted(found.values()) == sorted(values)
@@ -52,7 +52,7 @@ def test_a_scan_finds_every_message_at_its_place(mq: RunningBroker) -> None:
     assert looking.scan(mq.broker, "broker-a", "unheard-of", 2) == {}
 
 
-def test_a_broker_that_is_gone_is_an_error(mq: RunningBroker) -> None:
+def test_scan_of_a_dead_broker_raises(mq: RunningBroker) -> None:
     address = mq.broker
     mq.stop()
     with pytest.raises(Unreachable):
@@ -60,14 +60,14 @@ def test_a_broker_that_is_gone_is_an_error(mq: RunningBroker) -> None:
 
 
 @pytest.mark.slow
-def test_logs_are_summed_up_and_damage_is_seen(tmp_path: Path) -> None:
+def test_log_digest_covers_all_bytes_and_detects_damage(tmp_path: Path) -> None:
     with RunningBroker(directory=tmp_path / "one", store_config=STORE) as mq:
         fill(mq)
     root = tmp_path / "one" / "store"
     shutil.copytree(root, tmp_path / "two")
     first, second = (
-        logs.sum_up("same", root, "chaos"),
-        logs.sum_up("same", tmp_path / "two", "chaos"),
+        evidence.sum_up("same", root, "chaos"),
+        evidence.sum_up("same", tmp_path / "two", "chaos"),
     )
     assert first == second
     assert first.queues[0] == (0, COUNT // 2)
@@ -76,7 +76,7 @@ def test_logs_are_summed_up_and_damage_is_seen(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[first.end // 2] ^= 1
     path.write_bytes(data)
-    damaged = logs.sum_up("same", tmp_path / "two", "chaos")
+    damaged = evidence.sum_up("same", tmp_path / "two", "chaos")
     assert damaged.problems
     assert damaged.digests != first.digests
 
@@ -86,18 +86,18 @@ def state_of(pid: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_server_lives_dies_and_lives_again(tmp_path: Path) -> None:
+def test_server_process_can_be_stopped_killed_and_restarted(tmp_path: Path) -> None:
     server = Server("names", ["nameserver", "-p", str(spare_ports(1))], tmp_path / "names")
     try:
         server.start()
         facts = server.wait_ready()
         assert (server.is_alive, server.life) == (True, "names:1")
         server.pause()
-        wait_until(lambda: state_of(server.pid) == "T", within_s=5, what="it has stopped")
+        wait_until(lambda: state_of(server.pid) == "T", within_s=5, what="the process has stopped")
         server.resume()
         server.kill()
         assert not server.is_alive
-        with pytest.raises(ProcessFailed, match="no longer runs"):
+        with pytest.raises(ProcessFailed, match="is not running"):
             server.pause()
         server.start()
         assert server.wait_ready() == facts
@@ -109,7 +109,7 @@ def test_a_server_lives_dies_and_lives_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_server_that_fails_to_start_reports_the_reason(tmp_path: Path) -> None:
     server = Server("bad", ["broker", "--no-such-option"], tmp_path / "bad")
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""The proxy of chaos: what it holds back, what it lets through, and what comes after it heals."""
+"""The chaos proxy: what it holds back, what it forwards, and what happens after it heals."""
 
 import random
 import socket
@@ -12,12 +12,13 @@ from clients.waiting import wait_until
 from tianzhou.testing.chaos.proxy import Link, Proxies, Toward
 from tianzhou.testing.kit.stopwatch import Stopwatch
 
+RECEIVE_S = 60.0
 SILENT_S = 0.15
-"""So long nothing comes; a link that lets through needs a thousandth of it."""
+"""No byte arrives for this long; a working link needs a thousandth of it."""
 
 
 class Echo:
-    """Sends back what it gets; `heard` is all of it."""
+    """Echoes what it receives; `heard` collects all of it."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -63,7 +64,7 @@ def link(echo: Echo) -> Iterator[Link]:
 
 def call(link: Link) -> socket.socket:
     host, _, port = link.address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=5.0)
+    return socket.create_connection((host, int(port)), timeout=RECEIVE_S)
 
 
 def receive(caller: socket.socket, count: int) -> bytes:
@@ -82,11 +83,11 @@ def is_silent(caller: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        caller.settimeout(5.0)
+        caller.settimeout(RECEIVE_S)
     return False
 
 
-def test_bytes_go_both_ways(link: Link) -> None:
+def test_proxy_forwards_bytes_both_ways(link: Link) -> None:
     sent = random.Random(1).randbytes(3_000_000)
     with call(link) as caller:
         writing = threading.Thread(target=caller.sendall, args=(sent,))
@@ -95,11 +96,11 @@ def test_bytes_go_both_ways(link: Link) -> None:
         writing.join()
         assert (link.accepted, link.connections) == (1, 1)
     assert link.passed(Toward.TARGET) == link.passed(Toward.CALLER) == len(sent)
-    wait_until(lambda: not link.connections, within_s=5, what="the connection is gone")
+    wait_until(lambda: not link.connections, within_s=5, what="the connection is closed")
 
 
 @pytest.mark.slow
-def test_a_cut_to_the_target_holds_and_loses_nothing(link: Link, echo: Echo) -> None:
+def test_cut_toward_the_target_holds_bytes_until_it_heals(link: Link, echo: Echo) -> None:
     with call(link) as caller:
         caller.sendall(b"one")
         assert receive(caller, 3) == b"one"
@@ -116,7 +117,7 @@ def test_cut_toward_the_caller_lets_requests_through(link: Link, echo: Echo) -> 
     with call(link) as caller:
         link.cut(Toward.CALLER)
         caller.sendall(b"one")
-        wait_until(lambda: bytes(echo.heard) == b"one", within_s=5, what="the target heard it")
+        wait_until(lambda: bytes(echo.heard) == b"one", within_s=5, what="the target received it")
         assert is_silent(caller)
         link.heal()
         assert receive(caller, 3) == b"one"
@@ -129,13 +130,13 @@ def test_cut_link_hides_a_closed_connection(link: Link, echo: Echo) -> None:
         receive(caller, 3)
         link.cut()
     with pytest.raises(AssertionError, match="still not"):
-        wait_until(lambda: echo.ended, within_s=SILENT_S, what="the target knows")
+        wait_until(lambda: echo.ended, within_s=SILENT_S, what="the target sees the end")
     link.heal()
-    wait_until(lambda: echo.ended, within_s=5, what="the target knows")
+    wait_until(lambda: echo.ended, within_s=5, what="the target sees the end")
 
 
 @pytest.mark.slow
-def test_a_frozen_link_stops_in_the_middle(link: Link, echo: Echo) -> None:
+def test_frozen_link_stops_within_a_stream(link: Link, echo: Echo) -> None:
     with call(link) as caller:
         link.freeze(Toward.TARGET, 5)
         caller.sendall(b"0123456789")
@@ -147,7 +148,7 @@ def test_a_frozen_link_stops_in_the_middle(link: Link, echo: Echo) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_link_is_late_but_not_narrow(link: Link) -> None:
+def test_slow_link_adds_latency_without_limiting_throughput(link: Link) -> None:
     link.slow(delay_s=0.1)
     with call(link) as caller:
         began, watch = time.monotonic(), Stopwatch()
@@ -155,11 +156,11 @@ def test_a_slow_link_is_late_but_not_narrow(link: Link) -> None:
             caller.sendall(b"x" * 100)
         receive(caller, 2_000)
         assert time.monotonic() - began >= 0.2
-        assert watch.seconds() < 1.0, "20 pieces, each late, but together"
+        assert watch.seconds() < 1.0, "20 pieces, all delayed by the same time"
 
 
 @pytest.mark.slow
-def test_a_narrow_link_takes_its_time(link: Link) -> None:
+def test_narrow_link_limits_throughput(link: Link) -> None:
     link.slow(bytes_per_s=100_000)
     with call(link) as caller:
         began = time.monotonic()
@@ -168,20 +169,20 @@ def test_a_narrow_link_takes_its_time(link: Link) -> None:
         assert time.monotonic() - began >= 0.2
 
 
-def test_a_reset_breaks_both_ends_and_new_connections_work(link: Link, echo: Echo) -> None:
+def test_reset_breaks_both_ends_and_allows_new_connections(link: Link, echo: Echo) -> None:
     with call(link) as caller:
         caller.sendall(b"one")
         receive(caller, 3)
         assert link.reset() == 1
         with pytest.raises(ConnectionResetError):
             caller.recv(1)
-    wait_until(lambda: echo.ended == 1, within_s=5, what="the target knows")
+    wait_until(lambda: echo.ended == 1, within_s=5, what="the target sees the end")
     with call(link) as caller:
         caller.sendall(b"two")
         assert receive(caller, 3) == b"two"
 
 
-def test_an_impostor_answers_with_garbage(link: Link, echo: Echo) -> None:
+def test_impostor_responds_with_garbage(link: Link, echo: Echo) -> None:
     link.pretend(b"\xff" * 9)
     with call(link) as caller:
         caller.sendall(b"hello")

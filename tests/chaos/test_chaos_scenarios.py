@@ -1,6 +1,6 @@
-"""Scenarios with real processes. `make chaos` plays all of them; here are those that differ most.
+"""Scenarios with real processes. `make chaos` runs all; here are those that differ most.
 
-Also here: scenarios in which something is really lost. They must fail, or the others prove nothing.
+Some scenarios here really lose something. They must fail, or the others prove nothing.
 """
 
 from dataclasses import replace
@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 from chaos.cpp_load import cpp_clients
-from tianzhou.testing.chaos import deferring
+from tianzhou.testing.chaos import producing
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.administering import ENOUGH, administrators
-from tianzhou.testing.chaos.cluster import Mode
-from tianzhou.testing.chaos.deferring import Answer
-from tianzhou.testing.chaos.disks import CannotMount
-from tianzhou.testing.chaos.failovers import failovers, play_of
+from tianzhou.testing.chaos.cluster import CannotMount, Mode
 from tianzhou.testing.chaos.faults import FAULTS
+from tianzhou.testing.chaos.guarantees import Guarantees
 from tianzhou.testing.chaos.history import Kind, Outcome, Send
-from tianzhou.testing.chaos.promise import Promise
-from tianzhou.testing.chaos.scenarios import Play, Scenario, ScenarioFailed
+from tianzhou.testing.chaos.producing import Answer
+from tianzhou.testing.chaos.scenarios import Play, Scenario, ScenarioFailed, failovers, play_of
 from tianzhou.testing.chaos.stage import Stage
 from tianzhou.testing.chaos.table import ADMINISTERED, QUICK, SCENARIOS
 
 SEED = 1
 FAILOVERS = 10
-"""In each of two clusters."""
+"""The number of changes in each of two clusters."""
 OTHER = {
-    Kind.COMMITTED: Kind.ROLLED_BACK, Kind.ROLLED_BACK: Kind.COMMITTED, Kind.DELAYED: Kind.DELAYED,
-}  # fmt: skip
+    Kind.COMMITTED: Kind.ROLLED_BACK,
+    Kind.ROLLED_BACK: Kind.COMMITTED,
+    Kind.DELAYED: Kind.DELAYED,
+}
 SCENARIO_S = 240
-"""Six processes on a machine that may be busy; on a calm one a scenario takes ten seconds, and ten
+"""For six processes on a busy machine; on an idle one a scenario takes ten seconds, and ten
 failovers take half a minute."""
 
 
@@ -50,7 +50,7 @@ def test_scenario_keeps_all_guarantees(name: str, tmp_path: Path, cpp_python: Pa
 @pytest.mark.timeout(SCENARIO_S)
 @pytest.mark.parametrize("name", ADMINISTERED)
 def test_changes_sent_to_every_member_are_linear(name: str, tmp_path: Path) -> None:
-    """Topics, groups, resets, settings and members are changed all the while, at any member."""
+    """Topics, groups, resets, settings and members are changed all the time, at any member."""
     play = Play(SCENARIOS[name], tmp_path / "cluster", SEED, administrators(SEED))
     play.run()
     changes = [change for change in play.history.changes if change.name]
@@ -65,14 +65,14 @@ def test_changes_sent_to_every_member_are_linear(name: str, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(SCENARIO_S)
 @pytest.mark.parametrize("rank", [0, 1])
-def test_leaders_are_killed_again_and_again(rank: int, tmp_path: Path) -> None:
-    """Until a client's next acknowledged send it takes 2 s in the median, 5 s in 99 of 100."""
+def test_repeated_leader_kills_keep_failover_short(rank: int, tmp_path: Path) -> None:
+    """The time to a client's next acknowledged send: 2 s in the median, 5 s at p99."""
     report = play_of(failovers(rank, FAILOVERS), tmp_path / "cluster", SEED).run()
     assert len(report.failovers_s) == FAILOVERS * 6
 
 
-def forget_the_end(stage: Stage) -> None:
-    """Lose the last records that were acknowledged, as if they had never been synced."""
+def drop_the_end(stage: Stage) -> None:
+    """Lose the last acknowledged records, as if they had never been synced."""
     path = max((stage.master.data / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
     end = len(data.rstrip(b"\0"))
@@ -81,11 +81,13 @@ def forget_the_end(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_loss_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_acknowledged_messages_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fault = FAULTS["kill-master"]
 
     def damage_and_start(stage: Stage) -> None:
-        forget_the_end(stage)
+        drop_the_end(stage)
         fault.repair(stage)
 
     monkeypatch.setitem(FAULTS, "kill-master", replace(fault, repair=damage_and_start))
@@ -100,34 +102,37 @@ def test_a_real_loss_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.timeout(SCENARIO_S)
-def test_other_decisions_and_early_deliveries_are_noticed(
+def test_wrong_decisions_and_early_deliveries_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was committed is said to be rolled back, and the other way round; delays are said to be
-    longer than they were."""
-    honest = deferring.noted
+    """Commits are reported as rollbacks and vice versa, and delays as longer than they were."""
+    honest = producing.deferred_send
 
-    def lying(client: str, value: str, began: float, answer: Answer, *, kind: Kind, due: float = 0.0
-              ) -> Send:  # fmt: skip
+    def lying(
+        client: str, value: str, began: float, answer: Answer, *, kind: Kind, due: float = 0.0
+    ) -> Send:
         return honest(client, value, began, answer, kind=OTHER[kind], due=due + 2.0)
 
-    monkeypatch.setattr(deferring, "noted", lying)
+    monkeypatch.setattr(producing, "deferred_send", lying)
     scenario = Scenario("none", Mode(), shapes.alone)
     with pytest.raises(ScenarioFailed) as caught:
         Play(scenario, tmp_path / "cluster", SEED).run()
-    for rule in ("nothing_comes_early", "transactions_end_as_decided",
-                 "nothing_acknowledged_is_lost"):  # fmt: skip
+    for rule in (
+        "nothing_comes_early",
+        "transactions_end_as_decided",
+        "nothing_acknowledged_is_lost",
+    ):
         assert f"{rule}: " in str(caught.value)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SCENARIO_S)
 def test_broken_guarantee_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who answers without waiting for its slave may not say that it waited."""
+    """A master that does not wait for its slave must not claim that it did."""
 
-    def too_much(_: Scenario, groups: tuple[str, ...]) -> Promise:
-        return Promise(groups, waits_for_slave=True)
+    def overstated(_: Scenario, groups: tuple[str, ...]) -> Guarantees:
+        return Guarantees(groups, waits_for_slave=True)
 
-    monkeypatch.setattr(Scenario, "promise", too_much)
+    monkeypatch.setattr(Scenario, "guarantees", overstated)
     with pytest.raises(ScenarioFailed, match="no_slave_no_promise"):
         Play(SCENARIOS["cut-to-slave/af-ar"], tmp_path / "cluster", SEED).run()

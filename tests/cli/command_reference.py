@@ -45,8 +45,9 @@ def _rows(command: click.Command, ctx: click.Context, name: str) -> Iterator[Row
 
 def _row(command: click.Command, name: str) -> Row:
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    words = [f"[{p.human_readable_name}]" if not p.required else p.human_readable_name
-             for p in arguments]  # fmt: skip
+    words = [
+        f"[{p.human_readable_name}]" if not p.required else p.human_readable_name for p in arguments
+    ]
     options = [p for p in command.params if isinstance(p, click.Option)]
     spelled = [" ".join((*p.opts, *p.secondary_opts)) for p in options]
     about = command.get_short_help_str(200)

@@ -32,10 +32,14 @@ class Said:
 
 
 Run = Callable[..., Said]
+TIMEOUT_S = "30"
 
 
 def run_command(*arguments: str, stdin: str | bytes = "") -> Said:
-    done = CliRunner().invoke(cli, arguments, input=stdin, catch_exceptions=False)
+    # On a busy machine a broker may take longer than the default timeout to respond.
+    done = CliRunner(env={"TIANZHOU_TIMEOUT": TIMEOUT_S}).invoke(
+        cli, arguments, input=stdin, catch_exceptions=False
+    )
     return Said(done.exit_code, done.stdout, done.stderr)
 
 

@@ -30,8 +30,11 @@ def core_distributions() -> set[str]:
 
 def _needed(lines: list[str]) -> list[str]:
     wanted = map(Requirement, lines)
-    return [canonicalize_name(one.name) for one in wanted
-            if one.marker is None or one.marker.evaluate({"extra": ""})]  # fmt: skip
+    return [
+        canonicalize_name(one.name)
+        for one in wanted
+        if one.marker is None or one.marker.evaluate({"extra": ""})
+    ]
 
 
 def link_core(directory: Path) -> None:

@@ -16,10 +16,14 @@ def registered(nameserver: str, name: str, address: str, broker_id: int = 0) -> 
     """A broker that the NameServer knows by this address, as long as the block lasts."""
     data = registration.encode_registration(RegisterBrokerBody())
     ext = {
-        "brokerName": name, "brokerAddr": address, "clusterName": "DefaultCluster",
-        "brokerId": str(broker_id), "haServerAddr": "", "compressed": "false",
+        "brokerName": name,
+        "brokerAddr": address,
+        "clusterName": "DefaultCluster",
+        "brokerId": str(broker_id),
+        "haServerAddr": "",
+        "compressed": "false",
         "bodyCrc32": str(registration.checksum(data)),
-    }  # fmt: skip
+    }
     with BlockingPeer(nameserver) as peer:
         answer, _ = peer.call(RequestCode.REGISTER_BROKER, ext, data)
         assert answer.code == 0, answer.remark
@@ -50,8 +54,8 @@ def stranger(words: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n") -> Generator[st
 
 @contextmanager
 def firewall() -> Generator[str]:
-    """An address behind which packets vanish: nobody accepts, nobody refuses. A full backlog does
-    to a connection what a dropped packet does: the kernel answers nothing."""
+    """An address behind which packets vanish: connections are neither accepted nor refused. A
+    full backlog has the effect of a dropped packet: the kernel does not respond."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as stack:
         address = server.getsockname()
         for _ in range(4):
@@ -69,7 +73,7 @@ def mute() -> Generator[str]:
 
 
 def free_address() -> str:
-    """Where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as tried:
         tried.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{tried.getsockname()[1]}"

@@ -110,9 +110,11 @@ def test_bench_measures_and_cleans_up(run: Run) -> None:
     found = run("bench", "--count", "1100", "--size", "100", "--in-flight", "16", "--json").json
     assert (found["count"], found["size"]) == (1100, 100)
     assert {step["step"]: step["messages"] for step in found["steps"]} == {
-        "send, one at a time": 1000, "send, 16 in flight": 1100, "send, batches of 200": 1100,
+        "send, one at a time": 1000,
+        "send, 16 in flight": 1100,
+        "send, batches of 200": 1100,
         "read, one pull at a time": 3200,
-    }  # fmt: skip
+    }
     for step in found["steps"]:
         assert step["per_second"] > 0
         assert 0 < step["ms_p50"] <= step["ms_p99"]
@@ -129,7 +131,7 @@ def test_bench_takes_bodies_of_any_size(run: Run) -> None:
 
 
 def test_bench_brings_a_broker_along(run: Run) -> None:
-    """For somebody who has installed the package and nothing else."""
+    """Works with nothing but the package installed."""
     found = run_command("bench", "--ephemeral", "--count", "20", "--json").json
     assert len(found["steps"]) == 4
     gone = run_command("cluster", "-n", found["nameserver"])

@@ -58,9 +58,11 @@ def read(_message: ReceivedMessage) -> None:
 def test_members_and_owners_are_shown(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         consumer = PushConsumer(
-            "billing", nameserver=mq.nameserver, subscribe={"orders": "a||b"},
+            "billing",
+            nameserver=mq.nameserver,
+            subscribe={"orders": "a||b"},
             options=ConsumerOptions(commit_interval_s=0.1),
-        )  # fmt: skip
+        )
         consumer.listen(read)
         async with consumer:
             await mq.until(lambda: mq.lag("billing", "orders") == 0, what="it is read", within_s=15)

@@ -32,17 +32,19 @@ COMMANDS: Final = {
 }
 SERVERS: Final = {
     "nameserver": ("nameserver", "-p", "0"),
-    "up": ("up", "--ephemeral", "--broker-port", "0", "--nameserver-port", "0",
-           "--http-port", "0"),
-}  # fmt: skip
+    "up": ("up", "--ephemeral", "--broker-port", "0", "--nameserver-port", "0", "--http-port", "0"),
+}
 
 
 def ended(calls: int, again: int, arguments: Sequence[str]) -> tuple[int, str]:
     """The exit code as a shell reports it, and what was written to the error stream."""
     with subprocess.Popen(
         [sys.executable, INTERRUPTED, str(calls), str(again), *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             process.wait(SERVES_S)
         except subprocess.TimeoutExpired:
@@ -96,9 +98,11 @@ def test_command_interrupted_while_python_starts_is_loading_or_quiet() -> None:
     can be interrupted; none of our modules may be."""
     for number in range(15):
         with subprocess.Popen(
-            [TIANZHOU, "topic", "list"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            [TIANZHOU, "topic", "list"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-        ) as process:  # fmt: skip
+        ) as process:
             time.sleep(number * 0.01)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=60)
@@ -112,7 +116,10 @@ def test_command_whose_sigint_is_ignored_runs_to_its_end(run: Run, mq: RunningBr
     code = "import signal, os, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"  # noqa: E501
     ignoring = [sys.executable, "-c", code, sys.executable, INTERRUPTED, "5000", "0"]
     done = subprocess.run(
-        [*ignoring, "topic", "list", "-n", mq.nameserver], capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
+        [*ignoring, "topic", "list", "-n", mq.nameserver],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert (done.returncode, "orders" in done.stdout) == (0, True), done.stderr

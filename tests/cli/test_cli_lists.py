@@ -9,10 +9,13 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 LOOKS = (RequestCode.VIEW_TOPICS, RequestCode.VIEW_GROUPS)
 ONE_BY_ONE = (
-    RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_TOPIC_CONFIG,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.GET_CONSUME_STATS,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.QUERY_CONSUME_TIME_SPAN,
-)  # fmt: skip
+    RequestCode.GET_TOPIC_STATS_INFO,
+    RequestCode.GET_TOPIC_CONFIG,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+)
 
 
 def filled(run: Run, mq: RunningBroker) -> None:
@@ -33,13 +36,17 @@ def test_nothing_is_asked_one_by_one(run: Run, mq: RunningBroker) -> None:
         topics, groups = lists(run)
     assert refused.hits == 0
     assert [(row["topic"], row["brokers"], row["queues"], row["messages"]) for row in topics] == [
-        ("orders", 1, 2, 0), ("returns", 1, 1, 3),
-    ]  # fmt: skip
+        ("orders", 1, 2, 0),
+        ("returns", 1, 1, 3),
+    ]
     assert topics[1]["groups"] == ["billing"]
     (row,) = groups
     assert (row["group"], row["members"], row["topics"], row["lag"]) == (
-        "billing", 0, ["returns"], 2,
-    )  # fmt: skip
+        "billing",
+        0,
+        ["returns"],
+        2,
+    )
     assert 0 < row["behind_s"] < 100
 
 
@@ -54,7 +61,7 @@ def test_brokers_of_rocketmq_are_asked_one_by_one_and_tell_the_same(
     for rows in (*ours, *theirs):
         for row in rows:
             for name in ("behind_s", "sent_per_second", "read_per_second"):
-                row.pop(name, None)  # it was a moment later
+                row.pop(name, None)  # measured slightly later
     assert ours == theirs
 
 

@@ -17,8 +17,13 @@ def orders(run: Run) -> None:
 def test_a_message_is_found_by_everything_it_has(run: Run, mq: RunningBroker) -> None:
     run("produce", "orders", "-k", "T1", "-t", "fruit", stdin="two apples\n")
     (stored,) = mq.stored("orders")
-    for how in (("--id", stored.message_id), ("--id", stored.offset_id), ("--key", "T1"),
-                ("--unique-id", stored.message_id), ("--from", "1h")):  # fmt: skip
+    for how in (
+        ("--id", stored.message_id),
+        ("--id", stored.offset_id),
+        ("--key", "T1"),
+        ("--unique-id", stored.message_id),
+        ("--from", "1h"),
+    ):
         (found,) = run("message", "find", "orders", *how, "--json").json
         assert (found["body"], found["tags"], found["keys"]) == ("two apples", "fruit", ["T1"])
     assert "two apples" in run("message", "find", "orders", "--key", "T1").out
@@ -60,7 +65,7 @@ def test_a_trace_is_a_story(run: Run, mq: RunningBroker) -> None:
     assert "Published" in run("message", "trace", sent.message_id).out
 
 
-def test_dead_letters_are_seen_and_sent_again(run: Run, mq: RunningBroker) -> None:
+def test_dlq_shows_and_replays_dead_letters(run: Run, mq: RunningBroker) -> None:
     run("group", "create", "billing")
     assert run("dlq", "list", "--json").json == []
     assert "no group has dead letters" in run("dlq", "list").out
@@ -69,17 +74,20 @@ def test_dead_letters_are_seen_and_sent_again(run: Run, mq: RunningBroker) -> No
     give_up(mq, "billing", "orders")
     (box,) = run("dlq", "list", "--json").json
     assert (box["group"], box["dead_letters"], box["not_replayed"]) == ("billing", 2, 2)
-    assert [row["body"] for row in run("dlq", "peek", "billing", "--json").json] == [
-        "poison", "venom",
-    ]  # fmt: skip
-    assert "poison" in run("dlq", "peek", "billing").out
+    assert [row["body"] for row in run("dlq", "show", "billing", "--json").json] == [
+        "poison",
+        "venom",
+    ]
+    assert "poison" in run("dlq", "show", "billing").out
     assert run("dlq", "replay", "billing", stdin="n\n").code == 1
     done = run("dlq", "replay", "billing", "-y", "--max", "1", "--json").json
     assert (done["sent"], done["left"]) == (1, 1)
     assert [m.body for m in mq.stored("%RETRY%billing")] == [b"poison"]
     assert run("dlq", "replay", "billing", "-y", "--to-topic", "--json").json["sent"] == 1
     assert [m.body for m in mq.stored("orders")][-1] == b"venom"
-    for verb in ("peek", "replay"):
+    assert [row["replayed"] for row in run("dlq", "show", "billing", "--json").json] == [True, True]
+    assert run("dlq", "replay", "billing", "-y", "--json").json["sent"] == 0
+    for verb in ("show", "replay"):
         assert run("dlq", verb, "nobody").code == 4
         assert run("dlq", verb, "billing", "--max", "0").code == 2
 

@@ -24,9 +24,19 @@ pytestmark = pytest.mark.slow
 
 TIANZHOU: Final = str(Path(sys.executable).with_name("tianzhou"))
 HEAVY: Final = (
-    "pyspark", "pyarrow", "pandas", "numpy", "uvloop", "rich", "msgspec", "asyncio",
-    "tianzhou.client", "tianzhou.broker", "tianzhou.store", "tianzhou.spark",
-)  # fmt: skip
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "uvloop",
+    "rich",
+    "msgspec",
+    "asyncio",
+    "tianzhou.client",
+    "tianzhou.broker",
+    "tianzhou.store",
+    "tianzhou.spark",
+)
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -127,8 +137,8 @@ def test_watching_prints_where_there_is_no_terminal(run: Run, mq: RunningBroker)
         assert process.wait(300) == 0
 
 
-def test_who_watches_or_tails_outlives_a_restart(run: Run, mq: RunningBroker) -> None:
-    """That nobody answers is told, and looking goes on."""
+def test_watch_and_tail_survive_a_broker_restart(run: Run, mq: RunningBroker) -> None:
+    """They report that the broker does not respond, and keep trying."""
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\n")
     to = ("-n", mq.nameserver)
@@ -212,9 +222,14 @@ def on_a_screen(arguments: list[str]) -> tuple[str, str]:
             seen.append(pool.submit(all_of, ours))
         try:
             subprocess.run(
-                arguments, stdin=subprocess.DEVNULL, stdout=theirs[0], stderr=theirs[1],
-                env={**os.environ, "TERM": "xterm"}, check=True, timeout=300,
-            )  # fmt: skip
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=theirs[0],
+                stderr=theirs[1],
+                env={**os.environ, "TERM": "xterm"},
+                check=True,
+                timeout=300,
+            )
         finally:
             for its in theirs:
                 os.close(its)
@@ -223,7 +238,7 @@ def on_a_screen(arguments: list[str]) -> tuple[str, str]:
 
 
 def all_of(terminal: int) -> bytes:
-    """Everything that is shown on it; who reads a terminal that nobody has open gets an error."""
+    """Everything shown on the terminal; reading fails once no process has it open."""
     shown = b""
     with os.fdopen(terminal, "rb", buffering=0) as screen, suppress(OSError):
         while data := screen.read(65536):
@@ -232,7 +247,7 @@ def all_of(terminal: int) -> bytes:
 
 
 def test_dead_letters_are_replayed_under_a_bar(run: Run, mq: RunningBroker) -> None:
-    """In a terminal, where it takes longer than a moment."""
+    """In a terminal, when the replay takes long enough to show progress."""
     run("group", "create", "billing")
     run("produce", "orders", "--count", "60", "--size", "10")
     commit(mq, "billing", "orders", offset=0)
@@ -257,8 +272,17 @@ def test_a_slow_load_has_a_bar_too(run: Run, mq: RunningBroker) -> None:
 def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\n")
-    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "earliest",
-                 "--format", "body"]  # fmt: skip
+    arguments = [
+        TIANZHOU,
+        "consume",
+        "orders",
+        "-n",
+        mq.nameserver,
+        "--from",
+        "earliest",
+        "--format",
+        "body",
+    ]
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -275,8 +299,19 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
 def test_consume_of_a_group_on_sigterm_commits_what_it_showed(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\nsecond\n")
-    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "earliest",
-                 "--format", "body", "-g", "billing"]  # fmt: skip
+    arguments = [
+        TIANZHOU,
+        "consume",
+        "orders",
+        "-n",
+        mq.nameserver,
+        "--from",
+        "earliest",
+        "--format",
+        "body",
+        "-g",
+        "billing",
+    ]
     with piped(arguments) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -302,7 +337,7 @@ def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
     arguments = [TIANZHOU, "nameserver", "-p", mq.nameserver.rpartition(":")[2]]
     said = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert said.returncode == 1
-    assert f"can't listen on {mq.nameserver}: Address already in use; stop the" in said.stderr
+    assert f"cannot listen on {mq.nameserver}: Address already in use; stop the" in said.stderr
 
 
 def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
@@ -314,16 +349,19 @@ def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None
 
 
 class Shell:
-    """A shell at a terminal, as somebody sits at it."""
+    """An interactive shell in a terminal."""
 
     def __init__(self, command: list[str], **environment: str) -> None:
         self._ours, its = os.openpty()
         termios.tcsetwinsize(its, (24, 200))
         path = f"{Path(TIANZHOU).parent}{os.pathsep}{os.environ['PATH']}"
         self._process = subprocess.Popen(
-            ["setsid", "--ctty", *command], stdin=its, stdout=its, stderr=its,
+            ["setsid", "--ctty", *command],
+            stdin=its,
+            stdout=its,
+            stderr=its,
             env={**os.environ, **environment, "PATH": path, "PS1": "$ ", "TERM": "xterm"},
-        )  # fmt: skip
+        )
         os.close(its)
         self._seen = b""
 
@@ -347,10 +385,12 @@ class Shell:
 BASH: Final = ["bash", "--norc", "--noprofile", "-i"]
 SHELLS: Final = {
     "bash": (BASH, 'eval "$(tianzhou completion bash)"'),
-    "zsh": (["zsh", "-f", "-i"],
-            'autoload -Uz compinit && compinit -D && eval "$(tianzhou completion zsh)"'),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        'autoload -Uz compinit && compinit -D && eval "$(tianzhou completion zsh)"',
+    ),
     "fish": (["fish", "--no-config", "-i"], "tianzhou completion fish | source"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SHELLS)
@@ -374,7 +414,7 @@ def test_completion_asks_the_nameserver_that_is_named(run: Run, mq: RunningBroke
     run("topic", "create", "orders", "-q", "1")
     with closing(Shell(BASH, TIANZHOU_NAMESERVER="127.0.0.1:1")) as bash:
         bash.types('eval "$(tianzhou completion bash)" && echo loa""ded\n', until="loaded")
-        bash.types("tianzhou topic show ord\t", until="ord\x07")  # nobody knows: it beeps
+        bash.types("tianzhou topic show ord\t", until="ord\x07")  # ambiguous: it beeps
         bash.types(f"\x15tianzhou topic show -n {mq.nameserver} ord\t", until=" orders ")
 
 

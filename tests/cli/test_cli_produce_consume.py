@@ -23,8 +23,18 @@ def everything(run: Run, *more: str) -> list[str]:
 
 
 def test_lines_go_in_and_come_out(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
-    said = run("produce", "orders", "-t", "fruit", "-k", "T1", "-p", "region=north", "--json",
-               stdin="two apples\n\nthree pears\r\n")  # fmt: skip
+    said = run(
+        "produce",
+        "orders",
+        "-t",
+        "fruit",
+        "-k",
+        "T1",
+        "-p",
+        "region=north",
+        "--json",
+        stdin="two apples\n\nthree pears\r\n",
+    )
     assert said.json["sent"] == 2
     path = tmp_path / "more.txt"
     path.write_text("四个梨\n")
@@ -34,8 +44,9 @@ def test_lines_go_in_and_come_out(run: Run, mq: RunningBroker, tmp_path: Path) -
     assert everything(run, "--sql", "region = 'north'") == ["three pears", "two apples"]
     assert len(everything(run, "--max", "1")) == 1
     assert len(everything(run, "--from", "1h")) == 3
-    (line,) = run("consume", "orders", "--from", "earliest", "--until-end", "--sql",
-                  "region IS NULL").out.splitlines()  # fmt: skip
+    (line,) = run(
+        "consume", "orders", "--from", "earliest", "--until-end", "--sql", "region IS NULL"
+    ).out.splitlines()
     assert line.endswith("  四个梨")
     assert {m.keys for m in mq.stored("orders")} == {("T1",), ()}
 
@@ -154,8 +165,14 @@ def test_a_group_goes_on_where_it_was(run: Run, mq: RunningBroker) -> None:
 @pytest.mark.parametrize("form", ["line", "body", "json"])
 def test_s48_strangers_do_not_write_to_the_terminal(run: Run, form: str) -> None:
     """What a message has in it is shown, and does nothing."""
-    stranger = json.dumps({"body": HOSTILE, "keys": "\x1b[2J", "tags": "\u202etag",
-                           "properties": {"\x1bname": "\x07value"}})  # fmt: skip
+    stranger = json.dumps(
+        {
+            "body": HOSTILE,
+            "keys": "\x1b[2J",
+            "tags": "\u202etag",
+            "properties": {"\x1bname": "\x07value"},
+        }
+    )
     run("produce", "orders", "--format", "json", stdin=stranger)
     said = run("consume", "orders", "--from", "earliest", "--until-end", "--format", form)
     assert said.code == 0

@@ -21,9 +21,12 @@ NOT_UTF8: Final = b"\xff\xfe"
 def ended(command: str, mq: RunningBroker) -> subprocess.CompletedProcess[bytes]:
     """The command in a shell, which can close streams."""
     return subprocess.run(
-        ["sh", "-c", command], capture_output=True, timeout=300, check=False,
+        ["sh", "-c", command],
+        capture_output=True,
+        timeout=300,
+        check=False,
         env={**os.environ, "TIANZHOU_NAMESERVER": mq.nameserver},
-    )  # fmt: skip
+    )
 
 
 def test_body_that_is_not_utf8_is_sent_as_it_is(mq: RunningBroker) -> None:
@@ -35,19 +38,26 @@ def test_body_that_is_not_utf8_is_sent_as_it_is(mq: RunningBroker) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("topic", "show", NOT_UTF8), ("consume", NOT_UTF8), ("group", "show", NOT_UTF8),
-        ("produce", "orders", "x", "--tag", NOT_UTF8), ("produce", "orders", "x", "-p", b"a=\xff"),
-        ("broker", "config", "broker-a", "--set", b"\xff=1"), ("topic", "list", "-n", NOT_UTF8),
+        ("topic", "show", NOT_UTF8),
+        ("consume", NOT_UTF8),
+        ("group", "show", NOT_UTF8),
+        ("produce", "orders", "x", "--tag", NOT_UTF8),
+        ("produce", "orders", "x", "-p", b"a=\xff"),
+        ("broker", "config", "broker-a", "--set", b"\xff=1"),
+        ("topic", "list", "-n", NOT_UTF8),
     ],
     ids=lambda arguments: " ".join(map(str, arguments[:-1])),
-)  # fmt: skip
+)
 def test_argument_that_is_not_utf8_is_a_usage_error(
     mq: RunningBroker, arguments: tuple[str | bytes, ...]
 ) -> None:
     done = subprocess.run(
-        [TIANZHOU, *arguments, "--json"], capture_output=True, timeout=300, check=False,
+        [TIANZHOU, *arguments, "--json"],
+        capture_output=True,
+        timeout=300,
+        check=False,
         env={**os.environ, "TIANZHOU_NAMESERVER": mq.nameserver},
-    )  # fmt: skip
+    )
     assert done.returncode == 2, done.stderr
     assert b"is not UTF-8 text" in done.stderr
     assert b"Traceback" not in done.stderr
@@ -89,13 +99,22 @@ def test_bench_that_a_signal_ends_deletes_its_topic(
         finally:
             process.send_signal(number)
         assert process.wait(300) == 130
-    # A broker that was about to register brings the route back for a moment.
+    # A broker that was about to register brings the route back briefly.
     mq.wait_until(lambda: not topics(), within_s=20)
 
 
 def test_produce_that_a_signal_ends_says_how_many_were_sent(mq: RunningBroker) -> None:
-    arguments = [TIANZHOU, "produce", "orders", "--count", "100000", "--rate", "50",
-                 "-n", mq.nameserver]  # fmt: skip
+    arguments = [
+        TIANZHOU,
+        "produce",
+        "orders",
+        "--count",
+        "100000",
+        "--rate",
+        "50",
+        "-n",
+        mq.nameserver,
+    ]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

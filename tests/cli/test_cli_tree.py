@@ -42,9 +42,8 @@ group reset billing orders --to-earliest -y
 group clone billing audit
 group delete audit -y
 dlq list
-dlq peek billing
+dlq show billing
 dlq replay billing -y
-dead-letters list
 transaction list
 transaction recheck {half}
 transaction rollback {half} -y
@@ -70,8 +69,6 @@ pipeline reset archive.yml -y
 ELSEWHERE: Final = {
     "broker forget": "cli/test_cli_brokers.py",
     "broker promote": "replication/ha_cluster.py",
-    "dead-letters replay": "pipelines/test_dead_letter_replay.py",
-    "dead-letters show": "pipelines/test_dead_letter_replay.py",
     "demo": "pipelines/test_demo.py",
     "pipeline report": "pipelines/test_pipeline_command.py",
     "pipeline run": "pipelines/test_pipeline_command.py",
@@ -120,13 +117,22 @@ def test_programs_can_read_it(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("dest", "opts"),
-    [("nameserver", ["-n", "--nameserver"]), ("as_json", ["--json"]), ("watch", ["-w", "--watch"]),
-     ("every_s", ["--every"]), ("yes", ["-y", "--yes"]), ("form", ["--format"])],
-)  # fmt: skip
+    [
+        ("nameserver", ["-n", "--nameserver"]),
+        ("as_json", ["--json"]),
+        ("watch", ["-w", "--watch"]),
+        ("every_s", ["--every"]),
+        ("yes", ["-y", "--yes"]),
+        ("form", ["--format"]),
+    ],
+)
 def test_an_option_is_spelled_alike_everywhere(dest: str, opts: list[str]) -> None:
-    spelled = [(name, parameter.name, parameter.opts)
-               for name, command in COMMANDS.items() for parameter in command.params
-               if parameter.name == dest or set(opts) & set(parameter.opts)]  # fmt: skip
+    spelled = [
+        (name, parameter.name, parameter.opts)
+        for name, command in COMMANDS.items()
+        for parameter in command.params
+        if parameter.name == dest or set(opts) & set(parameter.opts)
+    ]
     # Who starts a broker names all its NameServers, which is a setting of it.
     assert len(spelled) > 1
     assert not [one for one in spelled if one[0] != "broker" and one[1:] != (dest, opts)]

@@ -32,8 +32,19 @@ def test_broker_without_a_nameserver_warns_and_is_not_ready(
     address: str, server: str, reason: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "broker.log"
-    arguments = ["broker", "-n", address, "-p", "0", "--http-port", "0", "--log-file", str(log),
-                 "--data", str(tmp_path / "data")]  # fmt: skip
+    arguments = [
+        "broker",
+        "-n",
+        address,
+        "-p",
+        "0",
+        "--http-port",
+        "0",
+        "--log-file",
+        str(log),
+        "--data",
+        str(tmp_path / "data"),
+    ]
     with subprocess.Popen(
         [TIANZHOU, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

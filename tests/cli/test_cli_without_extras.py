@@ -22,9 +22,8 @@ from tianzhou.testing import RunningBroker
 pytestmark = pytest.mark.slow
 
 NEEDS_SPARK: Final = """
-dead-letters list
-dead-letters replay billing
-dead-letters show billing
+dlq replay billing --where true -y
+dlq show billing --where true
 demo
 pipeline init archive
 pipeline list
@@ -83,9 +82,14 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_lines(core: Path, place: Path, lines: list[str]) -> dict[str, tuple[int, str]]:
     """Exit code and error output of each command line; raises what any of them raised."""
     done = subprocess.run(
-        python_with_core(core, RUN_LINES), input=json.dumps(lines), cwd=place, capture_output=True,
-        text=True, timeout=300, check=True,
-    )  # fmt: skip
+        python_with_core(core, RUN_LINES),
+        input=json.dumps(lines),
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     found: dict[str, tuple[int, str]] = {}
     for line, code, said, raised in map(json.loads, done.stdout.splitlines()):
         assert not raised, f"{line}: {raised}"
@@ -123,8 +127,7 @@ def test_help_of_every_command_needs_no_extra(core: Path, tmp_path: Path) -> Non
 
 def test_every_other_command_works(core: Path, tmp_path: Path, run: Run, mq: RunningBroker) -> None:
     names = played(mq, run)
-    lines = [f"{line} -n {mq.nameserver}" for line in split(ONE_BROKER, **names)
-             if not line.startswith("dead-letters")]  # fmt: skip
+    lines = [f"{line} -n {mq.nameserver}" for line in split(ONE_BROKER, **names)]
     lines += [f"{line} -n {mq.nameserver}" for line in split(HARMLESS)]
     found = run_lines(core, tmp_path, lines)
     assert {line: said for line, said in found.items() if said[0]} == {}
@@ -158,8 +161,10 @@ def serving(core: Path, place: Path, line: str) -> Generator[dict[str, Any]]:
     code = "from tianzhou.cmd.main import main; main()"
     process = subprocess.Popen(
         [*python_with_core(core, code), *shlex.split(line), "--ready-file", str(ready)],
-        cwd=place, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=place,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 60
     while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -52,7 +52,7 @@ async def examined(run: Run, *more: str) -> Any:
 
 
 async def found_in(run: Run, told: str, *more: str) -> dict[str, Any]:
-    """Members need a moment to know each other."""
+    """Members need some time to discover each other."""
     for _ in range(10):
         for row in problems(await examined(run, "--json", *more)):
             if told in row["said"]:
@@ -76,15 +76,15 @@ def test_a_group_that_is_well(run: Run, mq: RunningBroker) -> None:
 
 def test_a_group_that_is_not_there_or_not_connected(run: Run) -> None:
     (found,) = problems(run("doctor", "-g", "billing", "--json"))
-    assert found["mend"] == "tianzhou group create billing"
-    assert run(*found["mend"].split()[1:]).code == 0
+    assert found["fix"] == "tianzhou group create billing"
+    assert run(*found["fix"].split()[1:]).code == 0
     (found,) = problems(run("doctor", "-g", "billing", "--json"))
     assert "none of its consumers is connected" in found["said"]
     run("group", "update", "billing", "--no-consume")
     (off,) = problems(run("doctor", "-g", "billing", "--json"))
     assert "it is disabled" in off["said"]
     assert "none of its consumers is connected" in off["said"]
-    assert off["mend"] == "tianzhou group update billing --consume"
+    assert off["fix"] == "tianzhou group update billing --consume"
     assert run("group", "update", "billing", "--consume", "--json").json["group"] == "billing"
     assert run("group", "update", "billing").code == 2
 
@@ -95,13 +95,13 @@ def test_subscriptions_that_differ_and_queues_that_nobody_reads(
     async def play() -> None:
         await asyncio.to_thread(run, "topic", "create", "returns")
         async with consumers(mq, {"orders": "*"}, {"returns": "*"}):
-            found = await found_in(run, "subscribe to different things")
+            found = await found_in(run, "have different subscriptions")
             assert "orders (TAG *)" in found["said"]
             assert "returns (TAG *)" in found["said"]
-            assert found["said"].count("subscribe to different things") == 1
+            assert found["said"].count("have different subscriptions") == 1
             # One line for the group, whatever is wrong with it.
             found = await found_in(run, "of returns")
-            assert "nobody reads queue" in found["said"]
+            assert "no member consumes queue" in found["said"]
             assert "of orders" in found["said"]
 
     asyncio.run(play())
@@ -110,7 +110,7 @@ def test_subscriptions_that_differ_and_queues_that_nobody_reads(
 def test_tags_that_differ(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         async with consumers(mq, {"orders": "a"}, {"orders": "b"}):
-            found = await found_in(run, "subscribe to different things")
+            found = await found_in(run, "have different subscriptions")
             assert "orders (TAG a)" in found["said"]
 
     asyncio.run(play())
@@ -181,15 +181,15 @@ def test_doctor_of_a_slow_consumer_warns_in_one_line_and_advises_no_skip(
             else:
                 raise AssertionError(found)
             assert found["level"] == "warning"
-            assert "reset" not in found["mend"]
+            assert "reset" not in found["fix"]
 
             mq.clock.advance(seconds=119)
             (found,) = await lines()
             assert found["level"] == "problem"
             assert "it has stayed at offset 0 in queue" in found["said"]
             assert found["said"].endswith("; and 1 more queues")
-            mend = found["mend"].partition("tianzhou ")[2].split()
-            assert (await asyncio.to_thread(run, *mend, "--dry-run")).code == 0
+            fix = found["fix"].partition("tianzhou ")[2].split()
+            assert (await asyncio.to_thread(run, *fix, "--dry-run")).code == 0
 
     asyncio.run(play())
 
@@ -198,7 +198,7 @@ def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None
     """The watchdog of the broker has watched for minutes, the doctor does not have to."""
 
     async def stick(_message: ReceivedMessage) -> None:
-        await asyncio.Event().wait()  # for ever
+        await asyncio.Event().wait()  # never returns
 
     def fast(broker: Broker, _store: object) -> None:
         broker.parts.watchdog.stuck_after_ms = 500
@@ -209,13 +209,13 @@ def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None
             for _ in range(8):
                 await asyncio.to_thread(run, "produce", "orders", stdin="x\n")
                 await asyncio.sleep(0.1)
-            found = await found_in(run, "has confirmed nothing beyond offset 0")
+            found = await found_in(run, "has committed nothing beyond offset 0")
             assert "while its lag grew to" in found["said"]
-            assert "tianzhou message show orders " in found["mend"]
+            assert "tianzhou message show orders " in found["fix"]
             shown = await asyncio.to_thread(run, "group", "show", "billing", "--json")
             assert {one["kind"] for one in shown.json["stands_still"]} == {"frozen"}
             told = (await asyncio.to_thread(run, "group", "show", "billing")).out
-            assert "has confirmed nothing beyond offset 0" in told
+            assert "has committed nothing beyond offset 0" in told
             (row,) = (await asyncio.to_thread(run, "group", "list", "--json")).json
             assert row["stuck"] == len(shown.json["stands_still"])
             quiet = problems(await examined(run, "--json", "--group", "other"))

@@ -45,8 +45,10 @@ class ConsumerProcess:
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, nameserver, group, topic, str(output), mode],
-                stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+            )
 
     def is_ready(self) -> bool:
         assert self._process.poll() is None, self._errors.read_text()

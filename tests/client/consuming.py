@@ -8,9 +8,9 @@ from typing import Any, ParamSpec
 
 import uvloop
 
-from tianzhou.client.aio.listener import MessageListener
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.push_consumer import PushConsumer
+from tianzhou.client.consume.listener import MessageListener
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
@@ -110,9 +110,12 @@ async def consuming(
 ) -> AsyncGenerator[PushConsumer]:
     nameserver = mq if isinstance(mq, str) else mq.nameserver
     consumer = PushConsumer(
-        group, nameserver=nameserver, subscribe=topics, options=ConsumerOptions(**options),
+        group,
+        nameserver=nameserver,
+        subscribe=topics,
+        options=ConsumerOptions(**options),
         client=client or ClientOptions(),
-    )  # fmt: skip
+    )
     consumer.listen(listener)
     async with consumer:
         yield consumer

@@ -89,11 +89,11 @@ async def test_dead_letters_come_back_to_their_group(mq: RunningBroker) -> None:
         await mq.until(lambda: mq.dead_letters("billing"), within_s=10)
         # Clients learn of the new topic of dead letters once the broker has registered it.
         patience = Patience(10)
-        while not await admin.dead_letters.peek("billing"):
+        while not await admin.dlq.peek("billing"):
             assert not patience.is_over(), "no NameServer knows the dead letters"
             await asyncio.sleep(0.02)
         is_broken = False
-        replay = await admin.dead_letters.replay("billing")
+        replay = await admin.dlq.replay("billing")
         assert (replay.count, replay.left) == (1, 0)
         await until(lambda: len(notes.messages) == 1)
     (message,) = notes.messages

@@ -106,6 +106,8 @@ def test_a_program_ends_in_silence(mq: RunningBroker, name: str) -> None:
         producer.send(Message("orders", b"one"))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + PROGRAMS[name], mq.nameserver],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -18,13 +18,17 @@ ALL = {"orders": "*"}
 
 def broadcast(mq: RunningBroker, directory: Path, name: str, notes: Notes) -> PushConsumer:
     consumer = PushConsumer(
-        "g", nameserver=mq.nameserver, subscribe=ALL,
+        "g",
+        nameserver=mq.nameserver,
+        subscribe=ALL,
         options=ConsumerOptions(
-            broadcasting=True, offsets_directory=directory, start_from=StartPosition.FIRST,
+            broadcasting=True,
+            offsets_directory=directory,
+            start_from=StartPosition.FIRST,
             commit_interval_s=0.1,
         ),
         client=ClientOptions(instance_name=name, client_ip="10.0.0.9"),
-    )  # fmt: skip
+    )
     consumer.listen(notes.take)
     return consumer
 
@@ -77,7 +81,7 @@ async def test_a_damaged_file_is_not_taken_for_none(mq: RunningBroker, tmp_path:
 
 
 def test_the_file_is_in_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tianzhou.client.aio.offset_stores import FileOffsets
+    from tianzhou.client.consume.offsets import FileOffsets
 
     monkeypatch.setenv("HOME", str(tmp_path))
     store = FileOffsets(None, "1.2.3.4@x", "g")

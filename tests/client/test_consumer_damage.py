@@ -2,11 +2,11 @@
 
 import pytest
 
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.sync import Producer, PushConsumer
-from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.record.message import Message, MessageView
 from tianzhou.testing import RunningBroker
 

@@ -37,7 +37,7 @@ async def test_a_name_server_restarts(mq: RunningBroker) -> None:
         await until(lambda: len(consumer.assignment) == 3)
         await asyncio.to_thread(mq.stop_nameserver)
         assert consumer._parts is not None
-        cluster = consumer._parts.shared
+        cluster = consumer._parts.context.shared
         await cluster._routes.refresh_all()  # nobody answers: what is known stays
         await asyncio.sleep(0.3)
         assert len(consumer.assignment) == 3
@@ -86,7 +86,7 @@ async def test_one_of_two_brokers_is_gone(mq_factory: Callable[..., RunningBroke
         await until(lambda: len({q for q in consumer.assignment if q.topic == "orders"}) == 2)
         await asyncio.to_thread(two.start)
         assert consumer._parts is not None
-        await consumer._parts.shared.refresh("orders")  # which it does every 30 s by itself
+        await consumer._parts.context.shared.refresh("orders")  # which it does every 30 s by itself
         await until(lambda: len({q for q in consumer.assignment if q.topic == "orders"}) == 4)
         await send(one, "orders", numbers(20, first=40))
         await until(lambda: set(notes.values) == set(range(60)))

@@ -36,8 +36,17 @@ class Servers:
         if name != "names":
             place.mkdir(exist_ok=True)
             (place / "broker.toml").write_text(f'name = "{name}"\n')
-            command = ["broker", "-n", self.nameserver, "-c", str(place / "broker.toml"),
-                       "-p", port, "--data", str(place / "data")]  # fmt: skip
+            command = [
+                "broker",
+                "-n",
+                self.nameserver,
+                "-c",
+                str(place / "broker.toml"),
+                "-p",
+                port,
+                "--data",
+                str(place / "data"),
+            ]
         self.running[name] = server_process.run(command, place)
 
     def kill(self, name: str) -> None:

@@ -36,9 +36,12 @@ with consumer:
 def said_by_program(mq: RunningBroker, topic: str, *, until_line: str) -> str:
     """The error output of a program that configures no logging, stopped after that line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, mq.nameserver, topic], text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, mq.nameserver, topic],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     while (line := process.stdout.readline().strip()) != until_line:
         assert line, f"it ended before it said {until_line!r}"
@@ -134,9 +137,16 @@ async def test_an_id_of_a_producer_adds_no_line_to_the_log(
 def send_with_id(mq: RunningBroker, message_id: str) -> None:
     """As a client would that chooses ids of its own."""
     fields = {
-        "a": "shop", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0",
-        "g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{message_id}\x02",
-    }  # fmt: skip
+        "a": "shop",
+        "b": "orders",
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{message_id}\x02",
+    }
     with BlockingPeer(mq.broker) as peer:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")[0].code == 0
 
@@ -167,9 +177,11 @@ def test_every_log_call_of_the_client_has_its_facts_in_the_text() -> None:
             logged += 1
             text = call.args[1 if level == "log" else 0]
             is_fine = (
-                isinstance(text, ast.Constant) and isinstance(text.value, str)
-                and " " in text.value and "%" in text.value
-            )  # fmt: skip
+                isinstance(text, ast.Constant)
+                and isinstance(text.value, str)
+                and " " in text.value
+                and "%" in text.value
+            )
             assert is_fine, f"{path}:{call.lineno}"
     assert logged > 20
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
 
-from tianzhou.client.aio import group_member as group_module
 from tianzhou.client.aio.push_consumer import PushConsumer
+from tianzhou.client.consume import group_member as group_module
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.net.blocking import BlockingPeer
@@ -195,7 +195,8 @@ async def test_only_one_consumer_has_a_queue(mq: RunningBroker) -> None:
             lambda: (
                 first._parts
                 and sum(
-                    assigned.in_flight > 0 for assigned in first._parts.member.assignments.values()
+                    assigned.in_flight > 0
+                    for assigned in first._parts.member.assignments.queues.values()
                 )
                 == 4
             )
@@ -220,7 +221,7 @@ async def test_a_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> 
     async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:
         await until(lambda: notes.values == [0])
         assert consumer._parts is not None
-        assignments = list(consumer._parts.member.assignments.values())
+        assignments = list(consumer._parts.member.assignments.queues.values())
         with mq.faults.refuse([41], 1):
             await asyncio.sleep(0.2)
             for assigned in assignments:
@@ -247,7 +248,7 @@ def test_lock_that_was_not_renewed_is_asked_for_again_soon(
             with mq.faults.refuse([RequestCode.LOCK_BATCH_MQ], 1):
                 await until(lambda: "could not lock" in caplog.text)
                 failed_s = loop.time()
-                for assigned in consumer._parts.member.assignments.values():
+                for assigned in consumer._parts.member.assignments.queues.values():
                     assigned.locked_until = 0.0  # as if 30 seconds had passed
             await send(mq, "orders", [b"0"])
             await until(lambda: notes.values == [0])
@@ -263,7 +264,7 @@ async def test_queue_whose_lock_the_broker_refuses_is_not_served(mq: RunningBrok
     notes, place = Notes(), queue(mq)
     async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:
         assert consumer._parts is not None
-        assigned = consumer._parts.member.assignments[place]
+        assigned = consumer._parts.member.assignments.queues[place]
         with BlockingPeer(mq.broker) as peer:
 
             def call(code: int, client_id: str) -> bytes:

@@ -175,7 +175,7 @@ async def test_mistakes_of_lite_pull_are_named(mq: RunningBroker) -> None:
     with pytest.raises(ClientClosed):
         await consumer.poll()
     async with consumer:
-        with pytest.raises(UsageError, match="can't be assigned"):
+        with pytest.raises(UsageError, match="cannot be assigned"):
             await consumer.assign([queue(mq)])
         with pytest.raises(UsageError, match="not assigned"):
             await consumer.seek(queue(mq, 9), 0)

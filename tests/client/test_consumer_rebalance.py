@@ -21,9 +21,11 @@ def ids(consumer: PushConsumer) -> list[int]:
 
 @pytest.mark.parametrize(
     ("strategy", "shares"),
-    [(assignment.average, [[0, 1, 2], [3, 4, 5], [6, 7]]),
-     (assignment.circle, [[0, 3, 6], [1, 4, 7], [2, 5]])],
-)  # fmt: skip
+    [
+        (assignment.average, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        (assignment.circle, [[0, 3, 6], [1, 4, 7], [2, 5]]),
+    ],
+)
 @asynchronous
 async def test_members_share_the_queues(
     mq: RunningBroker, strategy: Strategy, shares: list[list[int]]
@@ -80,12 +82,12 @@ async def test_new_queues_are_taken_when_the_route_changes(mq: RunningBroker) ->
         await until(lambda: ids(consumer) == [0, 1])
         mq.create_topic("orders", queues=5)
         assert consumer._parts is not None
-        await consumer._parts.shared.refresh("orders")
+        await consumer._parts.context.shared.refresh("orders")
         await until(lambda: ids(consumer) == [0, 1, 2, 3, 4])
         await send(mq, "orders", numbers(20))
         await until(lambda: len(notes.messages) == 20)
         mq.create_topic("orders", queues=1)
-        await consumer._parts.shared.refresh("orders")
+        await consumer._parts.context.shared.refresh("orders")
         await until(lambda: ids(consumer) == [0])
     assert notes.values == list(range(20))
 

@@ -8,9 +8,9 @@ import pytest
 from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 from tianzhou.client.aio.push_consumer import PushConsumer
-from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.errors import BrokerSystemError
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.admin_bodies import decode_client_status
@@ -37,9 +37,10 @@ async def test_offsets_are_reset_while_it_runs(mq: RunningBroker, orderly: bool)
     async with consuming(mq, "g", ALL, notes.take, orderly=orderly):
         await until(lambda: len(notes.messages) == 10)
         await ask(
-            mq, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            mq,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"},
-        )  # fmt: skip
+        )
         await until(lambda: len(notes.messages) == 20)
         await send(mq, "orders", [b"10"])
         await until(lambda: len(notes.messages) == 21)
@@ -62,9 +63,10 @@ async def test_a_reset_does_not_wait_for_what_is_in_hand(mq: RunningBroker) -> N
     async with consuming(mq, "g", ALL, listener, release_timeout_s=0.1) as consumer:
         await until(lambda: len(seen) == 6)
         await ask(
-            mq, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            mq,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"},
-        )  # fmt: skip
+        )
         await until(lambda: len(seen) == 12)
         stuck.set()
         await consumer.commit()
@@ -79,9 +81,10 @@ async def test_running_information(mq: RunningBroker) -> None:
     async with consuming(mq, "g", {"orders": "a || b"}, notes.take) as consumer:
         await until(lambda: mq.committed("g", "orders") or consumer.assignment)
         body = await ask(
-            mq, RequestCode.GET_CONSUMER_RUNNING_INFO,
+            mq,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
             {"consumerGroup": "g", "clientId": consumer.client_id, "jstackEnable": "true"},
-        )  # fmt: skip
+        )
     told: Any = parse(body)
     assert {one["topic"]: one["subString"] for one in told["subscriptionSet"]} == {
         "orders": "a || b",
@@ -110,10 +113,11 @@ async def test_running_information_says_how_fast_each_topic_goes(mq: RunningBrok
         await until(lambda: mq.lag("g", "orders") == 0 or len(seen) == 40)
         told: Any = parse(
             await ask(
-                mq, RequestCode.GET_CONSUMER_RUNNING_INFO,
+                mq,
+                RequestCode.GET_CONSUMER_RUNNING_INFO,
                 {"consumerGroup": "g", "clientId": consumer.client_id},
             )
-        )  # fmt: skip
+        )
     orders, payments = told["statusTable"]["orders"], told["statusTable"]["payments"]
     assert orders["consumeRT"] >= 10
     assert orders["pullRT"] > 0
@@ -158,9 +162,10 @@ async def test_a_message_is_consumed_directly(mq: RunningBroker, kind: str) -> N
         consumer.listen(coroutine if kind == "coroutine" else function)
     async with consumer:
         asked = ask(
-            mq, RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            mq,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
             {"consumerGroup": "g", "clientId": consumer.client_id, "msgId": stored.offset_id},
-        )  # fmt: skip
+        )
         if kind == "none":
             with pytest.raises(BrokerSystemError, match="no listener"):
                 await asked

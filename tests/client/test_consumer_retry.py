@@ -6,11 +6,10 @@ import pytest
 from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio import acknowledger
 from tianzhou.client.aio.push_consumer import PushConsumer
+from tianzhou.client.consume import acknowledger
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.outcome import ConsumeResult
-from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.received import ConsumeResult, ReceivedMessage
 from tianzhou.testing import RunningBroker
 
 ALL = {"orders": "*"}
@@ -201,9 +200,14 @@ async def test_broadcasting_retries_nothing(mq: RunningBroker, tmp_path: object)
     await send(mq, "orders", numbers(3))
     notes = Failing(2)
     async with consuming(
-        mq, "g", ALL, notes.take, broadcasting=True, offsets_directory=tmp_path,
+        mq,
+        "g",
+        ALL,
+        notes.take,
+        broadcasting=True,
+        offsets_directory=tmp_path,
         start_from="19700102000000",
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         await until(lambda: len(notes.messages) == 3)
         assert {queue.topic for queue in consumer.assignment} == {"orders"}
     assert mq.stored("SCHEDULE_TOPIC_XXXX") == []

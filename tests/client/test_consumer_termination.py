@@ -47,7 +47,7 @@ PROGRAMS = {
     "asyncio": ASYNC.format(loop=""),
     "uvloop": ASYNC.format(loop="import uvloop; asyncio.run = uvloop.run"),
     "blocking": BLOCKING,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +64,11 @@ def test_a_consumer_finishes_commits_and_leaves(kind: str, mq: RunningBroker) ->
     with blocking.Producer("shop", nameserver=mq.nameserver) as producer:
         producer.send(Message("orders", b"two apples"))
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAMS[kind], mq.nameserver], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAMS[kind], mq.nameserver],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGTERM)

@@ -20,9 +20,12 @@ from tianzhou.wire.view_bodies import AlarmRow, BrokerView, Event, GroupRow
 
 MASTER, SLAVE = "10.0.0.1:1", "10.0.0.2:1"
 ALARM = AlarmRow(
-    is_problem=True, kind="store_broken", remedy="restart it", since_ms=7,
+    is_problem=True,
+    kind="store_broken",
+    remedy="restart it",
+    since_ms=7,
     text="its store is broken",
-)  # fmt: skip
+)
 
 
 def changed(**values: Any) -> BrokerView:
@@ -41,9 +44,15 @@ def found(look: BrokerView, *, missing: dict[str, str] | None = None) -> list[Fi
 
 def event(queue_id: int, since_ms: int, *, ended_ms: int = 0, kind: str = "frozen") -> Event:
     return Event(
-        ended_ms=ended_ms, group="billing", kind=kind, mend=f"mend {kind}", queue_id=queue_id,
-        said=f"queue {queue_id} stays", since_ms=since_ms, topic="orders",
-    )  # fmt: skip
+        ended_ms=ended_ms,
+        group="billing",
+        kind=kind,
+        remedy=f"remedy {kind}",
+        queue_id=queue_id,
+        said=f"queue {queue_id} stays",
+        since_ms=since_ms,
+        topic="orders",
+    )
 
 
 # Brokers
@@ -78,9 +87,14 @@ def test_clock_that_is_ahead_warns() -> None:
 def test_alarms_of_a_broker_are_findings_with_their_kind_time_and_remedy() -> None:
     (problem,) = found(changed(alarms=(ALARM,)))
     assert problem == Finding(
-        level=Level.PROBLEM, kinds=("store_broken",), about="broker", name="a",
-        said="its store is broken", mend="restart it", since_ms=7,
-    )  # fmt: skip
+        level=Level.PROBLEM,
+        kinds=("store_broken",),
+        about="broker",
+        name="a",
+        said="its store is broken",
+        remedy="restart it",
+        since_ms=7,
+    )
     (warning,) = found(changed(alarms=(msgspec.structs.replace(ALARM, is_problem=False),)))
     assert warning.level is Level.WARNING
 
@@ -105,7 +119,7 @@ def test_broker_without_a_master_is_a_problem_unless_its_members_elect_one() -> 
     places = (BrokerPlace("c", "a", {0: MASTER}), BrokerPlace("c", "b", {1: SLAVE}))
     (problem,) = findings(ClusterView(places, {MASTER: BROKER}), NOW)
     assert (problem.name, problem.kinds) == ("b", ("no_master",))
-    assert "tianzhou broker promote b" in problem.mend
+    assert "tianzhou broker promote b" in problem.remedy
     elects = ClusterView(
         (BrokerPlace("c", "a", {1: MASTER}),), {MASTER: group(peer("n1", 50), leader="n1")}
     )
@@ -139,7 +153,7 @@ def test_queues_that_hang_alike_are_one_finding() -> None:
     look = changed(events=(event(0, 9), event(1, 5), event(2, 7), event(3, 1, ended_ms=8)))
     (problem,) = found(look)
     assert (problem.name, problem.said) == ("billing", "queue 1 stays; and 2 more queues")
-    assert (problem.since_ms, problem.mend) == (5, "mend frozen")
+    assert (problem.since_ms, problem.remedy) == (5, "remedy frozen")
 
 
 def test_group_with_several_faults_is_one_finding() -> None:
@@ -149,8 +163,8 @@ def test_group_with_several_faults_is_one_finding() -> None:
     )
     (problem,) = found(look)
     assert problem.kinds == ("blocked", "frozen", "subscriptions_differ")
-    assert problem.said.startswith("queue 1 stays; queue 0 stays; its members subscribe to")
-    assert problem.mend == "mend blocked"
+    assert problem.said.startswith("queue 1 stays; queue 0 stays; its members have different")
+    assert problem.remedy == "remedy blocked"
 
 
 @pytest.mark.parametrize(
@@ -203,13 +217,18 @@ def test_groups_left_out_of_a_view_are_counted_if_they_may_be_in_trouble() -> No
 
 def lost(**values: Any) -> MissingBroker:
     row = MissingBroker(
-        address="10.0.0.9:1", broker_id=0, cluster="c", groups=("billing",), name="gone",
-        reason="disconnected", since_ms=NOW - 125_000,
+        address="10.0.0.9:1",
+        broker_id=0,
+        cluster="c",
+        groups=("billing",),
+        name="gone",
+        reason="disconnected",
+        since_ms=NOW - 125_000,
         topics=(
             MissingTopic(name="orders", read_queues=4, write_queues=8),
             MissingTopic(name="returns", read_queues=2, write_queues=2),
         ),
-    )  # fmt: skip
+    )
     return msgspec.structs.replace(row, **values)
 
 
@@ -226,15 +245,17 @@ def test_missing_broker_is_one_problem_with_time_topics_queues_and_groups() -> N
     readers = (row(name="audit", topics=("returns",)), row(name="other", topics=("elsewhere",)))
     (problem,) = missed(lost(), groups=readers)
     assert (problem.level, problem.name, problem.kinds) == (
-        Level.PROBLEM, "gone", ("broker_missing",)
-    )  # fmt: skip
+        Level.PROBLEM,
+        "gone",
+        ("broker_missing",),
+    )
     assert problem.since_ms == NOW - 125_000
     assert problem.said == (
         "it has been missing for 2 min 5 s, and was at 10.0.0.9:1; its 10 queues of 2 topics "
         "(orders, returns) can be neither read nor written, which 2 groups (audit, billing) may "
         "be waiting for"
     )
-    assert "tianzhou broker forget gone" in problem.mend
+    assert "tianzhou broker forget gone" in problem.remedy
 
 
 def test_missing_broker_without_topics_names_none() -> None:

@@ -10,9 +10,15 @@ from tianzhou.wire.replication_bodies import LostSlave, ReplicationView, SlaveVi
 from tianzhou.wire.view_bodies import BrokerView
 
 ALONE = ReplicationView(
-    broker_id=0, broker_name="a", confirmed=1000, end=1000, epoch=2, flushed=1000, min=0,
+    broker_id=0,
+    broker_name="a",
+    confirmed=1000,
+    end=1000,
+    epoch=2,
+    flushed=1000,
+    min=0,
     role="MASTER",
-)  # fmt: skip
+)
 SLAVE = SlaveView(acked=1000, address="h:9", broker_id=1, is_in_sync=True, lag_bytes=0, lag_ms=0)
 LATE = SlaveView(acked=400, address="h:8", broker_id=2, is_in_sync=False, lag_bytes=600, lag_ms=70)
 
@@ -40,7 +46,7 @@ def test_a_broker_may_be_alone() -> None:
 def test_slaves_are_in_sync_or_behind_or_do_not_follow() -> None:
     look, known = with_slaves(LATE, SLAVE), replica_set(with_slaves(LATE, SLAVE), place(0, 1, 2, 3))
     assert seen(known) == [
-        ("master", "takes messages", "good", 1000, 0),
+        ("master", "accepts messages", "good", 1000, 0),
         ("slave 1", "in sync", "good", 1000, 0),
         ("slave 2", "behind", "warn", 400, 600),
         ("slave 3", "does not follow", "bad", -1, 0),
@@ -78,8 +84,8 @@ def test_a_slave_that_hangs_is_late_before_it_is_far_behind() -> None:
 def test_fewer_copies_than_producers_wait_for_are_a_problem() -> None:
     (finding,) = replica_findings(with_slaves(SLAVE, needed=3), place(0, 1))
     assert finding.is_problem
-    assert "wait for 3 copies" in finding.said
-    assert "inSyncReplicas=2" in finding.mend
+    assert "wait for 3 replicas" in finding.said
+    assert "inSyncReplicas=2" in finding.remedy
 
 
 def test_a_slave_without_a_master_tells_of_itself() -> None:
@@ -88,8 +94,9 @@ def test_a_slave_without_a_master_tells_of_itself() -> None:
     )
     look = msgspec.structs.replace(BROKER, replication=told)
     assert seen(replica_set(look, place(1, 2))) == [
-        ("slave 1", "refused", "bad", 900, 100), ("slave 2", "not asked", "", -1, 0),
-    ]  # fmt: skip
+        ("slave 1", "refused", "bad", 900, 100),
+        ("slave 2", "not asked", "", -1, 0),
+    ]
     assert not list(replica_findings(look, place(1, 2)))
     assert not replica_set(look, place(1)).is_alone
 
@@ -99,17 +106,32 @@ def test_a_slave_without_a_master_tells_of_itself() -> None:
 
 def peer(name: str, match: int, *, away: bool = False, doubt: bool = False) -> RaftPeer:
     return RaftPeer(
-        address=f"{name}:1", is_connected=not away, is_in_doubt=doubt, is_voter=True, match=match,
+        address=f"{name}:1",
+        is_connected=not away,
+        is_in_doubt=doubt,
+        is_voter=True,
+        match=match,
         name=name,
-    )  # fmt: skip
+    )
 
 
 def group(*peers: RaftPeer, leader: str = "n0") -> BrokerView:
     told = RaftView(
-        applied=49, commit=50, first=1, group="g", is_changing=False, is_in_doubt=False,
-        is_leading=leader == "n0", last=52, leader=leader, leader_broker="h:1", member="n0",
-        peers=peers, role="leader" if leader == "n0" else "follower", term=7,
-    )  # fmt: skip
+        applied=49,
+        commit=50,
+        first=1,
+        group="g",
+        is_changing=False,
+        is_in_doubt=False,
+        is_leading=leader == "n0",
+        last=52,
+        leader=leader,
+        leader_broker="h:1",
+        member="n0",
+        peers=peers,
+        role="leader" if leader == "n0" else "follower",
+        term=7,
+    )
     return msgspec.structs.replace(BROKER, raft=told, replication=ALONE)
 
 
@@ -118,20 +140,22 @@ def test_members_of_a_group_are_counted_in_entries() -> None:
     known = replica_set(look)
     assert (known.is_raft, known.end, known.in_sync) == (True, 52, 2)
     assert seen(known) == [
-        ("n0", "takes messages", "good", 52, 0), ("n1", "in sync", "good", 50, 2),
+        ("n0", "accepts messages", "good", 52, 0),
+        ("n1", "in sync", "good", 50, 2),
         ("n2", "away", "bad", 20, 32),
-    ]  # fmt: skip
+    ]
     (finding,) = replica_findings(look)
-    assert finding.said == "member n2 at n2:1 is away; if one more fails, it takes no messages"
+    assert finding.said == "member n2 at n2:1 is away; if one more fails, it accepts no messages"
 
 
 def test_a_member_may_be_late_or_in_doubt() -> None:
     look = group(peer("n0", 52), peer("n1", 10), peer("n2", 52, doubt=True))
     assert [row.state for row in replica_set(look).rows][1:] == [
-        "behind", "in doubt: it is being repaired",
-    ]  # fmt: skip
+        "behind",
+        "in doubt: it is being repaired",
+    ]
     (finding,) = replica_findings(look)
-    assert "n2 may have forgotten" in finding.said
+    assert "n2 may have lost records" in finding.said
     five = group(*(peer(f"n{n}", 52, away=n == 4) for n in range(5)))
     assert "1 more may fail" in next(replica_findings(five)).said
 
@@ -139,5 +163,8 @@ def test_a_member_may_be_late_or_in_doubt() -> None:
 def test_a_group_that_nobody_leads_is_a_problem() -> None:
     look = group(peer("n0", -1), peer("n1", -1, away=True), peer("n2", -1, away=True), leader="")
     (finding,) = replica_findings(look)
-    assert (finding.is_problem, finding.said) == (True, "nobody leads it: 1 of 3 members are there")
+    assert (finding.is_problem, finding.said) == (
+        True,
+        "it has no leader: 1 of 3 members are connected",
+    )
     assert replica_set(look).rows[0].state == "knows no leader"

@@ -22,18 +22,47 @@ from tianzhou.wire.view_bodies import (
 GIB = 1 << 30
 NOW = 1_700_000_000_000
 DISK = Disk(
-    clean_ratio=0.75, free=60 * GIB, log_size=GIB, put_size_per_hour=0.0, put_size_per_minute=0.0,
-    refuse_ratio=0.90, retention_hours=72, total=100 * GIB,
-)  # fmt: skip
+    clean_ratio=0.75,
+    free=60 * GIB,
+    log_size=GIB,
+    put_size_per_hour=0.0,
+    put_size_per_minute=0.0,
+    refuse_ratio=0.90,
+    retention_hours=72,
+    total=100 * GIB,
+)
 GROUP = GroupRow(
-    dead=1, dead_ms=5, dead_not_replayed=1, enabled=True, get_per_second=1.0, is_abandoned=False,
-    is_consistent=True, is_system=False, lag=10, members=2, moved_ms=50, name="billing",
-    oldest_ms=100, retrying=2, stuck=0, stuck_ms=0, topics=("orders",),
-)  # fmt: skip
+    dead=1,
+    dead_ms=5,
+    dead_not_replayed=1,
+    enabled=True,
+    get_per_second=1.0,
+    is_abandoned=False,
+    is_consistent=True,
+    is_system=False,
+    lag=10,
+    members=2,
+    moved_ms=50,
+    name="billing",
+    oldest_ms=100,
+    retrying=2,
+    stuck=0,
+    stuck_ms=0,
+    topics=("orders",),
+)
 TOPIC = TopicRow(
-    count=5, get_per_second=1.0, groups=2, is_system=False, name="orders", order=False, perm=6,
-    put_per_second=2.0, put_size_per_second=100.0, read_queues=4, write_queues=4,
-)  # fmt: skip
+    count=5,
+    get_per_second=1.0,
+    groups=2,
+    is_system=False,
+    name="orders",
+    order=False,
+    perm=6,
+    put_per_second=2.0,
+    put_size_per_second=100.0,
+    read_queues=4,
+    write_queues=4,
+)
 BROKER = BrokerView(
     busiest=(), cluster="c", damaged=0, disk=DISK, dispatch_behind=0, events=(), flush_behind=0,
     get_per_second=0.0, history=History(step_s=5), is_broken=False, name="a", now_ms=NOW,
@@ -95,10 +124,17 @@ def test_a_disk_that_fills_has_a_day_of_reckoning() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 ms"), (0.25, "250 ms"), (1.3, "1.3 s"), (42, "42 s"), (60, "1 min"),
-        (125, "2 min 5 s"), (3_600, "1 h"), (90_061, "1 d 1 h"), (86_405, "1 d"),
+        (0, "0 ms"),
+        (0.25, "250 ms"),
+        (1.3, "1.3 s"),
+        (42, "42 s"),
+        (60, "1 min"),
+        (125, "2 min 5 s"),
+        (3_600, "1 h"),
+        (90_061, "1 d 1 h"),
+        (86_405, "1 d"),
     ],
-)  # fmt: skip
+)
 def test_spans(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
 

@@ -10,9 +10,9 @@ from tianzhou.broker.replica import own_address
 from tianzhou.client import Message, Producer, PushConsumer
 from tianzhou.client.errors import NoNameServer, Unreachable
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.sync.connection import BlockingConnection
+from tianzhou.client.transport.blocking import BlockingConnection
+from tianzhou.net.acceptor import bind
 from tianzhou.net.dial import dial
-from tianzhou.net.server import bind
 from tianzhou.wire._generated_codes import RequestCode
 
 NAMES = ("a..b", "a" * 80 + ".example", "\udcff")

@@ -12,7 +12,7 @@ import pytest
 
 from tianzhou.client import Batching, MessageView, ProducerOptions, TransactionState
 from tianzhou.client.aio import producer as asynchronous
-from tianzhou.client.aio.transaction import Transaction as AsyncTransaction
+from tianzhou.client.aio.transactions import Transaction as AsyncTransaction
 from tianzhou.client.errors import ClientClosed, RequestTimeout, SendTimeout, UsageError
 from tianzhou.client.sync import Message, Producer, Transaction
 from tianzhou.testing import RunningBroker
@@ -146,7 +146,9 @@ def test_a_forked_process_has_a_loop_of_its_own(mq: RunningBroker) -> None:
     done = subprocess.run(
         # Python itself warns of forks of processes that have threads.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD, mq.nameserver],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(m.body for m in mq.stored("forked")) == [b"child", b"parent", b"parent again"]

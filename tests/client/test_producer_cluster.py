@@ -7,7 +7,6 @@ import pytest
 from loops import Run
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.errors import (
     CallTimeout,
@@ -19,6 +18,7 @@ from tianzhou.client.errors import (
     Unreachable,
 )
 from tianzhou.client.options import ClientOptions
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.net.rpc import Reply, Request
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
@@ -215,7 +215,8 @@ def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
         server = await loop.create_server(lambda: silent, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         cluster = SharedClient.join("127.0.0.1:1", QUICK)
-        with pytest.raises(CallTimeout, match=rf"{address} did not answer request 34 within 0\.1"):
+        expected = rf"{address} did not respond to request 34 within 0\.1"
+        with pytest.raises(CallTimeout, match=expected):
             await cluster.call(address, 34, {}, timeout_s=0.1)
         silent.heard.clear()
         asking = asyncio.create_task(cluster.call(address, 34, {}, timeout_s=10))
@@ -235,9 +236,11 @@ def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
 def test_brokers_know_the_members_from_first_to_last(mq: RunningBroker, run: Run) -> None:
     async def producers(cluster: SharedClient, address: str, group: str) -> list[str]:
         header, body = await cluster.call(
-            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group},
+            address,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            {"producerGroup": group},
             timeout_s=1,
-        )  # fmt: skip
+        )
         if header.code:
             return []
         return [known.client_id for known in decode_producer_connections(body).connection_set]

@@ -46,11 +46,16 @@ def test_plain_messages_with_tags_keys_and_properties(
             consumer = clients.push("plain-readers", "plain")
             sent = [
                 await producer.send(
-                    Message("plain", f"body {n}".encode(), tags="t", keys=f"k{n}",
-                            properties={"colour": "green"})
+                    Message(
+                        "plain",
+                        f"body {n}".encode(),
+                        tags="t",
+                        keys=f"k{n}",
+                        properties={"colour": "green"},
+                    )
                 )
                 for n in range(20)
-            ]  # fmt: skip
+            ]
         rows = got(consumer.wait_lines("got", 21))
         by_id = {row["id"]: row for row in rows}
         for n, result in enumerate(sent):
@@ -88,8 +93,9 @@ def test_batches_given_and_gathered(server: ServerProcess, clients: Clients) -> 
             given = await producer.send_batch(
                 [Message("batched", b"given %d" % n, tags=f"t{n}") for n in range(50)]
             )
-            futures = [producer.send_async(Message("batched", b"gathered %d" % n))
-                       for n in range(200)]  # fmt: skip
+            futures = [
+                producer.send_async(Message("batched", b"gathered %d" % n)) for n in range(200)
+            ]
             gathered = await asyncio.gather(*futures)
         rows = got(consumer.wait_lines("got", 251))
         assert len(rows) == 250

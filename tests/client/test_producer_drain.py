@@ -34,8 +34,11 @@ def test_a_keyed_message_leaves_a_drained_broker_within_its_deadline(
             async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
                 await mq.until(lambda: spread(mq.nameserver, "steps") == {"broker-a", "broker-b"})
                 queues = await producer.queues("steps")
-                key = next(key for key in map(str, range(100))
-                           if queue_for_key(queues, key).broker_name == mq.name)  # fmt: skip
+                key = next(
+                    key
+                    for key in map(str, range(100))
+                    if queue_for_key(queues, key).broker_name == mq.name
+                )
                 drain(mq)
                 results = [
                     await producer.send(Message("steps", str(step).encode(), sharding_key=key))
@@ -58,8 +61,11 @@ def test_a_route_that_stays_stale_for_a_second_is_waited_for(mq: RunningBroker, 
             async with Producer("makers", nameserver=mq.nameserver) as producer:
                 await mq.until(lambda: spread(mq.nameserver, "steps") == {"broker-a", "broker-b"})
                 queues = await producer.queues("steps")
-                key = next(key for key in map(str, range(100))
-                           if queue_for_key(queues, key).broker_name == mq.name)  # fmt: skip
+                key = next(
+                    key
+                    for key in map(str, range(100))
+                    if queue_for_key(queues, key).broker_name == mq.name
+                )
                 with mq.faults.refuse_sends(ResponseCode.NO_PERMISSION) as refused:
                     sending = asyncio.ensure_future(
                         producer.send(Message("steps", b"x", sharding_key=key))

@@ -21,7 +21,7 @@ from tianzhou.client import (
     SendResult,
 )
 from tianzhou.client.aio.send_engine import PendingSend
-from tianzhou.client.errors import TianzhouError
+from tianzhou.client.core.send import Action, Event
 
 
 @dataclass
@@ -39,10 +39,19 @@ class Cluster:
         settings = self.directory / f"{name}.toml"
         settings.write_text(f'name = "{name}"\n')
         self.brokers[name] = server_process.run(
-            ["broker", "-n", self.nameserver, "-c", str(settings), "-p", str(self.ports[name]),
-             "--data", str(self.directory / name / "data")],
+            [
+                "broker",
+                "-n",
+                self.nameserver,
+                "-c",
+                str(settings),
+                "-p",
+                str(self.ports[name]),
+                "--data",
+                str(self.directory / name / "data"),
+            ],
             self.directory / name,
-        )  # fmt: skip
+        )
 
     def end(self) -> None:
         for server in (*self.brokers.values(), self.names):
@@ -76,15 +85,18 @@ async def make_topic(producer: Producer, cluster: Cluster, topic: str) -> None:
 def failures(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Failed tries of each send, noted as they happen."""
     counts: Counter[int] = Counter()
-    original = PendingSend._failed
+    original = PendingSend.handle
 
-    def noted(self: PendingSend, error: TianzhouError) -> None:
-        counts[id(self._request)] += 1
-        kept.append(self)
-        original(self, error)
+    def noted(self: PendingSend, event: Event, now_s: float, detail: object = None) -> Action:
+        before = len(self.tries)
+        action = original(self, event, now_s, detail)
+        if len(self.tries) > before:
+            counts[id(self._request)] += 1
+            kept.append(self)
+        return action
 
     kept: list[PendingSend] = []  # so that no id is used twice
-    monkeypatch.setattr(PendingSend, "_failed", noted)
+    monkeypatch.setattr(PendingSend, "handle", noted)
     return counts
 
 

@@ -99,7 +99,7 @@ def test_a_group_has_one_check_in_a_client(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         second = Producer("payers", nameserver=mq.nameserver, check=check)
         async with Producer("payers", nameserver=mq.nameserver, check=check):
-            with pytest.raises(UsageError, match=r"'payers' answers CHECK_TRANSACTION_STATE"):
+            with pytest.raises(UsageError, match=r"'payers' handles CHECK_TRANSACTION_STATE"):
                 await second.start()
             own = ClientOptions(instance_name="another")
             async with Producer("payers", nameserver=mq.nameserver, check=check, client=own):

@@ -88,7 +88,7 @@ def test_only_requests_can_be_replied_to(mq: RunningBroker, run: Run) -> None:
         async with Producer("askers", nameserver=mq.nameserver) as producer:
             await producer.send(Message("plain", b"x"))
             (message,) = mq.stored("plain")
-            with pytest.raises(UsageError, match="is no request"):
+            with pytest.raises(UsageError, match="is not a request"):
                 await producer.reply(message, b"answer")
 
     run(body)

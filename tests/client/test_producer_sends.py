@@ -45,9 +45,15 @@ def test_a_message_arrives_with_everything_it_was_given(mq: RunningBroker, run: 
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             sent = await producer.send(
-                Message("orders", b"two apples", tags="fruit", keys=["T1", "T2"], flag=7,
-                        properties={"colour": "green"})
-            )  # fmt: skip
+                Message(
+                    "orders",
+                    b"two apples",
+                    tags="fruit",
+                    keys=["T1", "T2"],
+                    flag=7,
+                    properties={"colour": "green"},
+                )
+            )
         (stored,) = mq.stored("orders")
         assert sent.status is SendStatus.SEND_OK
         assert sent.queue == MessageQueue(
@@ -296,7 +302,7 @@ def test_what_can_not_be_sent_is_refused_with_a_reason(mq: RunningBroker, run: R
                 await producer.send(message, queue=first, select=lambda queues, _: queues[0])
             with pytest.raises(UsageError, match="the selector chose None"):
                 await producer.send(message, select=lambda queues, _: None)  # pyright: ignore[reportArgumentType] # is the mistake
-            with pytest.raises(UsageError, match="which is no queue of 'a'"):
+            with pytest.raises(UsageError, match="which is not a queue of 'a'"):
                 await producer.send(message, select=lambda queues, _: other)
             with pytest.raises(MessageIllegal, match="keys") as raised:
                 await producer.send(Message("a", b"x", keys=[f"key-{n}" for n in range(100)]))

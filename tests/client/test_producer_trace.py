@@ -23,8 +23,11 @@ TRACED = ProducerOptions(trace=True)
 
 
 def traces(mq: RunningBroker) -> list[TraceRecord]:
-    return [record for message in mq.stored("RMQ_SYS_TRACE_TOPIC")
-            for record in decode_trace(message.body)]  # fmt: skip
+    return [
+        record
+        for message in mq.stored("RMQ_SYS_TRACE_TOPIC")
+        for record in decode_trace(message.body)
+    ]
 
 
 def test_every_send_leaves_a_trace(mq: RunningBroker, run: Run) -> None:

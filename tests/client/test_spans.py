@@ -29,8 +29,7 @@ from tianzhou.client import (
     spans,
     sync,
 )
-from tianzhou.client.core.outcome import ConsumeResult
-from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.received import ConsumeResult, ReceivedMessage
 from tianzhou.client.errors import RemoteError
 from tianzhou.client.spans import context_of, processing
 from tianzhou.testing import RunningBroker
@@ -97,8 +96,9 @@ async def test_one_trace_from_the_producer_to_the_listener(
     tracer = provider.get_tracer("shop")
     async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
         with tracer.start_as_current_span("checkout"):
-            message = Message("orders", b"two apples", tags="fruit", keys=["T1"],
-                              properties={"colour": "red"})  # fmt: skip
+            message = Message(
+                "orders", b"two apples", tags="fruit", keys=["T1"], properties={"colour": "red"}
+            )
             result = await producer.send(message)
     (stored,) = mq.stored("orders")
     sent = ended.one("send orders")

@@ -17,7 +17,7 @@ def cpp_python() -> Path:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Shared: every test uses topics and groups of its own."""
+    """Shared by all tests: each uses its own topics and groups."""
     running = server_process.up(tmp_path_factory.mktemp("up"), "--ephemeral")
     yield running
     running.end()

@@ -1,7 +1,7 @@
-"""RocketMQ's C++ client, as published on PyPI, in processes of its own.
+"""RocketMQ's C++ client, as published on PyPI, in its own processes.
 
-It is installed into a virtual environment beside ours, because it is not part of Tianzhou and its
-import name is also that of another package. What it says, its scripts say in JSON lines.
+It is installed into a virtual environment beside ours, because it is not part of Tianzhou and
+another package has the same import name. Its scripts print JSON lines.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ Facts = dict[str, Any]
 
 
 def installed() -> Path:
-    """The interpreter that has the client; made at first need, by one process at a time."""
+    """The interpreter that has the client; created on first use, by one process at a time."""
     python = PLACE / "bin" / "python"
     mark = PLACE / "installed.txt"
     PLACE.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def _install(python: Path) -> None:
 
 
 class ClientProcess:
-    """A script that runs. Its lines are read as they come."""
+    """A running script. Its lines are read as they arrive."""
 
     def __init__(self, python: Path, directory: Path, script: str, *arguments: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -66,32 +66,36 @@ class ClientProcess:
         with self._output.open("wb") as output, (directory / "errors.txt").open("wb") as errors:
             self._process = subprocess.Popen(
                 [str(python), str(SCRIPTS / script), *arguments],
-                stdin=subprocess.PIPE, stdout=output, stderr=errors, cwd=directory,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                cwd=directory,
                 # The library writes its log into the home directory.
-                env={**os.environ, "HOME": str(directory)}, text=True,
-            )  # fmt: skip
+                env={**os.environ, "HOME": str(directory)},
+                text=True,
+            )
 
     def lines(self, event: str) -> list[Facts]:
-        """What it said so far of one kind."""
+        """The lines of one kind so far."""
         whole = self._output.read_text().rpartition("\n")[0]
         rows: list[Facts] = [json.loads(line) for line in whole.splitlines()]
         return [row for row in rows if row["event"] == event]
 
     def wait_lines(self, event: str, count: int, within_s: float = START_S) -> list[Facts]:
-        """So many lines of one kind, or more."""
+        """Wait until there are `count` lines of one kind, or more."""
 
         def enough() -> list[Facts] | None:
             rows = self.lines(event)
-            assert len(rows) >= count or self._process.poll() is None, self.words()
+            assert len(rows) >= count or self._process.poll() is None, self.output()
             return rows if len(rows) >= count else None
 
         try:
             return wait_until(enough, within_s=within_s, what=f"{count} lines {event}")
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.words()}") from error
+            raise AssertionError(f"{error}\n{self.output()}") from error
 
-    def words(self) -> str:
-        """Everything it said, for a failure."""
+    def output(self) -> str:
+        """Everything that the script printed, for the report of a failure."""
         return f"{self._output.read_text()}\n{(self._output.parent / 'errors.txt').read_text()}"
 
     def write(self, wish: Facts) -> None:
@@ -100,10 +104,10 @@ class ClientProcess:
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """Let it end by itself; it shuts its client down."""
+        """Let the script end by itself; it shuts its client down."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(END_S) == 0, self.words()
+        assert self._process.wait(END_S) == 0, self.output()
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -112,13 +116,13 @@ class ClientProcess:
             self._process.stdin.close()
 
     def end(self) -> None:
-        """However the test went; what a client does at its end is looked at where it matters."""
+        """Kill the script. How a client ends is checked only by tests about that."""
         if self._process.poll() is None:
             self.kill()
 
 
 class Producing:
-    """A producer that waits for wishes."""
+    """A producer that sends what the test writes to it."""
 
     def __init__(self, process: ClientProcess) -> None:
         self._process = process
@@ -126,7 +130,7 @@ class Producing:
         self._count = 0
 
     def send(self, how: str, topic: str, body: str = "", **more: object) -> Facts:
-        """One message; the answer to it."""
+        """Send one message; returns the result."""
         self._process.write({"how": how, "topic": topic, "body": body, **more})
         self._count += 1
         row = self._process.wait_lines("done", self._count)[-1]
@@ -138,7 +142,7 @@ class Producing:
 
 
 class Clients:
-    """Starts C++ clients of one server, and ends all that are left."""
+    """Starts C++ clients of one server, and ends those that still run."""
 
     def __init__(self, python: Path, directory: Path, nameserver: str) -> None:
         self._python = python
@@ -156,16 +160,21 @@ class Clients:
         return Producing(self._start("produce.py", group))
 
     def push(
-        self, group: str, topic: str, *, expression: str = "*", model: str = "concurrent",
+        self,
+        group: str,
+        topic: str,
+        *,
+        expression: str = "*",
+        model: str = "concurrent",
         failures: int = 0,
-    ) -> ClientProcess:  # fmt: skip
+    ) -> ClientProcess:
         """A push consumer that has started."""
         process = self._start("push.py", group, topic, expression, model, str(failures))
         process.wait_lines("ready", 1)
         return process
 
     def pull(self, group: str, topic: str, expression: str = "*") -> list[Facts]:
-        """Everything a pull consumer finds."""
+        """Run a pull consumer; returns everything it finds."""
         process = self._start("pull.py", group, topic, expression)
         process.close()
         assert process.lines("closed")

@@ -1,55 +1,24 @@
-"""A `tianzhou` server as a process of its own, that can be asked, stopped and killed."""
+"""`tianzhou` servers as processes for tests: started, stopped, killed and started again."""
 
-import json
-import random
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Final
 
-from clients.waiting import wait_until
+from tianzhou.testing.kit import server_process
+from tianzhou.testing.kit.server_process import TIANZHOU, server_command, spare_ports
 
-TIANZHOU: Final = str(Path(sys.executable).parent / "tianzhou")
-READY_S: Final = 30.0
-"""A busy machine; how long it takes on a calm one is measured in tests/e2e."""
+__all__ = ["STOP_S", "TIANZHOU", "Lives", "ServerProcess", "run", "spare_port", "up"]
+
 STOP_S: Final = 5.0
 STOP_SLACK: Final = 12
 
 
-class ServerProcess:
-    """One life of a server. Its words are in `log_path`."""
+class ServerProcess(server_process.ServerProcess):
+    """A server that is started at once and stopped gracefully at the end of the test."""
 
     def __init__(self, arguments: list[str], directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.log_path = directory / "server.log"
-        self.ready_path = directory / "ready.json"
-        self.ready_path.unlink(missing_ok=True)
-        self._begun_s = time.monotonic()
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [TIANZHOU, *arguments, "--ready-file", str(self.ready_path)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=directory,
-            )  # fmt: skip
-        self.facts: dict[str, str] = {}
-
-    def wait_ready(self) -> float:
-        """Seconds from the start of the process to the moment it serves."""
-
-        def is_ready() -> bool:
-            assert self.process.poll() is None, f"it ended: {self.log()}"
-            return self.ready_path.exists()
-
-        try:
-            wait_until(is_ready, within_s=READY_S, what=f"{self.process.args} serves")
-        except AssertionError:
-            self.kill()
-            raise
-        seconds = time.monotonic() - self._begun_s
-        self.facts = json.loads(self.ready_path.read_text())
-        return seconds
+        super().__init__(" ".join(arguments), server_command(arguments), directory)
+        self.start()
 
     @property
     def nameserver(self) -> str:
@@ -59,30 +28,16 @@ class ServerProcess:
     def broker(self) -> str:
         return self.facts["broker"]
 
-    def log(self) -> str:
-        return self.log_path.read_text()
-
     def stop(
         self, number: signal.Signals = signal.SIGTERM, *, within_s: float = STOP_S * STOP_SLACK
     ) -> int:
-        """Ask it to stop; its exit code. Raises AssertionError if that takes longer."""
-        self.process.send_signal(number)
-        try:
-            wait_until(
-                lambda: self.process.poll() is not None, within_s=within_s, what="it has stopped"
-            )
-        except AssertionError:
-            self.kill()
-            raise
-        return self.process.returncode
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        """Stop the server gracefully and return its exit code. Raises AssertionError if it does
+        not end in time."""
+        return super().stop(number, within_s=within_s)
 
     def end(self) -> None:
-        """However the test went."""
-        if self.process.poll() is None:
+        """Stop the server if it still runs."""
+        if self.is_alive:
             self.stop()
 
 
@@ -92,8 +47,9 @@ def run(arguments: list[str], directory: Path) -> ServerProcess:
     return server
 
 
-def up(directory: Path, *options: str, nameserver_port: int = 0, broker_port: int = 0
-       ) -> ServerProcess:  # fmt: skip
+def up(
+    directory: Path, *options: str, nameserver_port: int = 0, broker_port: int = 0
+) -> ServerProcess:
     """`tianzhou up` that keeps its messages below the directory."""
     ports = ["--nameserver-port", str(nameserver_port), "--broker-port", str(broker_port)]
     data = [] if "--ephemeral" in options else ["--data", str(directory / "data")]
@@ -101,17 +57,8 @@ def up(directory: Path, *options: str, nameserver_port: int = 0, broker_port: in
 
 
 def spare_port() -> int:
-    """A port to come back to after a kill: below those that the system hands out by itself, so
-    that nobody's outgoing connection takes it in between."""
-    dice = random.SystemRandom()
-    while True:
-        port = dice.randrange(20_000, 32_000)
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+    """Return a free port that stays free while its server is down."""
+    return spare_ports(1)
 
 
 class Lives:

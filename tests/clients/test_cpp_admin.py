@@ -1,4 +1,4 @@
-"""The admin client looks at consumers that we did not write."""
+"""The admin client inspects and resets C++ consumers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def queues(topic: str, count: int) -> set[MessageQueue]:
     }
 
 
-def test_who_they_are_and_what_they_hold(mq: RunningBroker, theirs: Clients) -> None:
+def test_admin_lists_cpp_consumers_and_their_queues(mq: RunningBroker, theirs: Clients) -> None:
     mq.create_topic("cpp-seen", queues=4)
     consumer = theirs.push("cpp-seen-readers", "cpp-seen")
     theirs.producer().send("sync", "cpp-seen", "seen", tags="t", keys="k-seen")
@@ -36,7 +36,7 @@ def test_who_they_are_and_what_they_hold(mq: RunningBroker, theirs: Clients) -> 
         (client,) = connected.connection_set
         assert client.language == "CPP"
         assert connected.subscription_table["cpp-seen"].sub_string == "*"
-        # It answers the broker, which passes the question on.
+        # The broker forwards the request to the consumer.
         info = admin.groups.running("cpp-seen-readers", client.client_id)
         assert queues("cpp-seen", 4) <= info.queues.keys()
         assert {one.topic for one in info.subscriptions} >= {"cpp-seen"}
@@ -46,19 +46,19 @@ def test_who_they_are_and_what_they_hold(mq: RunningBroker, theirs: Clients) -> 
         found = admin.messages.by_id("cpp-seen", message.unique_id)
         assert found is not None
         assert found.offset_id == message.offset_id
-        # Its offsets are known when it has reported them, at its end.
+        # The consumer reports its offsets when it ends.
         consumer.close()
         assert admin.offsets.progress("cpp-seen-readers", "cpp-seen").lag == 0
         assert admin.groups.consumers("cpp-seen-readers") is None
 
 
-def test_it_goes_back_where_it_is_sent(mq: RunningBroker, theirs: Clients) -> None:
+def test_offset_reset_moves_a_running_cpp_consumer(mq: RunningBroker, theirs: Clients) -> None:
     mq.create_topic("cpp-moved", queues=1)
     producer = theirs.producer()
     for number in range(3):
         producer.send("sync", "cpp-moved", str(number))
     first = theirs.push("cpp-moved-readers", "cpp-moved")
-    # A new group begins at the end; a message sent now is the first that it gets.
+    # A new group starts at the end; a message sent now is the first that it receives.
     producer.send("sync", "cpp-moved", "3")
     first.wait_lines("got", 1)
     first.close()

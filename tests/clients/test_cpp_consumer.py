@@ -1,4 +1,4 @@
-"""RocketMQ's C++ consumers get what they subscribed to, in each of their ways."""
+"""RocketMQ's C++ consumers, in every mode, receive what they subscribed to."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from clients.cpp_client import ClientProcess, Clients, Facts
 from clients.waiting import wait_until
 
 TAKE_OVER_S = 30.0
-"""The rest of a group hears at once that a member is gone, and asks for the list of members."""
+"""The other members are notified at once that a member left, and fetch the list of members."""
 
 
 def bodies(rows: list[Facts]) -> list[str]:
@@ -18,24 +18,24 @@ def numbered(count: int, first: int = 0) -> list[str]:
 
 
 def send_all(clients: Clients, topic: str, wanted: list[str]) -> None:
-    """Over all four queues."""
+    """Send to all four queues in turn."""
     producer = clients.producer()
     for rank, body in enumerate(wanted):
         producer.send("orderly", topic, body, shard=rank)
 
 
-def test_messages_that_wait_and_messages_that_come(clients: Clients) -> None:
+def test_push_consumer_gets_waiting_and_new_messages(clients: Clients) -> None:
     send_all(clients, "cpp-push", numbered(20))
     consumer = clients.push("cpp-push-readers", "cpp-push")
     assert bodies(consumer.wait_lines("got", 20)) == numbered(20)
     send_all(clients, "cpp-push", numbered(20, first=20))
     rows = consumer.wait_lines("got", 40)
     assert bodies(rows) == numbered(40)
-    # Sent while somebody waits, a message is there long before any poll ends.
+    # A waiting pull gets the message long before its timeout.
     assert max(row["got_ms"] - row["stored_ms"] for row in rows[20:]) < 3_000
 
 
-def test_an_orderly_consumer_keeps_the_order_of_each_queue(clients: Clients) -> None:
+def test_orderly_consumer_keeps_the_order_of_each_queue(clients: Clients) -> None:
     send_all(clients, "cpp-orderly", numbered(40))
     consumer = clients.push("cpp-orderly-readers", "cpp-orderly", model="orderly")
     consumer.wait_lines("got", 40)
@@ -46,20 +46,18 @@ def test_an_orderly_consumer_keeps_the_order_of_each_queue(clients: Clients) -> 
         assert [row["offset"] for row in rows if row["queue"] == queue] == list(range(20))
 
 
-def test_an_orderly_consumer_gets_a_failed_message_again_before_the_next(
+def test_orderly_consumer_retries_a_failed_message_before_the_next(
     clients: Clients,
 ) -> None:
     producer = clients.producer()
     for body in numbered(3):
         producer.send("orderly", "cpp-stubborn", body, shard=0)
-    consumer = clients.push(
-        "cpp-stubborn-readers", "cpp-stubborn", model="orderly", failures=1
-    )  # fmt: skip
+    consumer = clients.push("cpp-stubborn-readers", "cpp-stubborn", model="orderly", failures=1)
     rows = consumer.wait_lines("got", 6)
     assert [row["body"] for row in rows] == [body for body in numbered(3) for _ in range(2)]
 
 
-def test_tags_choose(clients: Clients) -> None:
+def test_consumer_with_tags_gets_only_matching_messages(clients: Clients) -> None:
     producer = clients.producer()
     for n, body in enumerate(numbered(30)):
         producer.send("sync", "cpp-tags", body, tags="abc"[n % 3])
@@ -72,27 +70,28 @@ def test_tags_choose(clients: Clients) -> None:
     assert bodies(rows) == [*wanted, "last a", "last c"]
 
 
-def test_everybody_gets_a_broadcast(clients: Clients) -> None:
+def test_broadcast_reaches_every_consumer(clients: Clients) -> None:
     send_all(clients, "cpp-broadcast", numbered(4))
     both = [clients.push("cpp-listeners", "cpp-broadcast", model="broadcast") for _ in range(2)]
-    # A listener begins at the end; whoever hears the first of these hears all that follow.
+    # A listener starts at the end; once it receives one of these, it receives all later ones.
     wanted = numbered(40, first=4)
     producer = clients.producer()
-    hear_all(clients, both)
+    wait_until_all_listen(clients, both)
     for rank, body in enumerate(wanted):
         producer.send("orderly", "cpp-broadcast", body, shard=rank)
     for listener in both:
         rows = listener.wait_lines("got", 1)
         wait_until(
             lambda heard=listener: set(wanted) <= set(bodies(heard.lines("got"))),
-            within_s=20, what="all of a broadcast",
-        )  # fmt: skip
+            within_s=20,
+            what="every consumer has the whole broadcast",
+        )
         rows = [row["body"] for row in listener.lines("got") if row["body"] in wanted]
         assert sorted(rows) == wanted
 
 
-def hear_all(clients: Clients, listeners: list[ClientProcess]) -> None:
-    """Send to every queue until each listener has heard something from each."""
+def wait_until_all_listen(clients: Clients, listeners: list[ClientProcess]) -> None:
+    """Send to every queue until each listener has received a message from each queue."""
     producer = clients.producer()
 
     def all_heard() -> bool:
@@ -103,10 +102,10 @@ def hear_all(clients: Clients, listeners: list[ClientProcess]) -> None:
             for listener in listeners
         )
 
-    wait_until(all_heard, within_s=30, what="everybody listens to every queue")
+    wait_until(all_heard, within_s=30, what="every consumer listens to every queue")
 
 
-def test_a_pull_consumer_reads_a_topic_to_its_end(clients: Clients) -> None:
+def test_pull_consumer_reads_a_topic_to_its_end(clients: Clients) -> None:
     producer = clients.producer()
     for n, body in enumerate(numbered(100)):
         producer.send("orderly", "cpp-pull", body, shard=n, tags="ab"[n // 50])
@@ -118,8 +117,8 @@ def test_a_pull_consumer_reads_a_topic_to_its_end(clients: Clients) -> None:
 
 
 @pytest.mark.parametrize("model", ["concurrent", "orderly"])
-def test_two_members_share_and_one_takes_over(clients: Clients, model: str) -> None:
-    """The queues of a group are divided, and whoever is left gets all of them."""
+def test_two_members_share_the_queues_and_one_takes_over(clients: Clients, model: str) -> None:
+    """The queues of a group are divided, and the last member gets all of them."""
     topic = f"cpp-shared-{model}"
     send_all(clients, topic, numbered(4))
     members = [clients.push(f"cpp-members-{model}", topic, model=model) for _ in range(2)]
@@ -143,7 +142,9 @@ def test_two_members_share_and_one_takes_over(clients: Clients, model: str) -> N
     def is_divided() -> bool:
         send_round()
         wait_until(
-            lambda: heard(*members) == set(numbered(sent)), within_s=20, what="nothing is missing"
+            lambda: heard(*members) == set(numbered(sent)),
+            within_s=20,
+            what="no message is missing",
         )
         first, second = map(queues_of_last_round, members)
         return len(first) == len(second) == 2 and not first & second
@@ -157,5 +158,5 @@ def test_two_members_share_and_one_takes_over(clients: Clients, model: str) -> N
 
     wait_until(has_all, within_s=TAKE_OVER_S, what="the last member has all queues")
     wait_until(
-        lambda: heard(*members) == set(numbered(sent)), within_s=20, what="nothing is missing"
+        lambda: heard(*members) == set(numbered(sent)), within_s=20, what="no message is missing"
     )

@@ -1,5 +1,5 @@
-"""RocketMQ's C++ client against the broker of a test: a client that we did not write, in processes
-of its own, sees time jump, sends refused and the broker killed."""
+"""RocketMQ's C++ client against the broker of a test: an unmodified client in its own processes
+sees time jump, sends rejected and the broker killed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def wait_until_sent_back(mq: RunningBroker, count: int) -> None:
     mq.wait_until(lambda: len(mq.stored(SCHEDULE_TOPIC)) == count, what=f"{count} retries wait")
 
 
-def test_two_hours_pass_between_its_send_and_its_receipt(
+def test_cpp_client_gets_a_delayed_message_after_the_clock_advances(
     mq: RunningBroker, theirs: Clients
 ) -> None:
     mq.create_topic("cpp-kit", queues=1)
@@ -40,15 +40,15 @@ def test_two_hours_pass_between_its_send_and_its_receipt(
     assert [row["body"] for row in consumer.wait_lines("got", 2)] == ["now", "in two hours"]
     assert bodies(mq, "cpp-kit") == [b"now", b"in two hours"]
     assert mq.stored("cpp-kit")[0].tags == "t"
-    # It reports its offsets every five seconds, and when it ends.
+    # The consumer reports its offsets every five seconds, and when it ends.
     consumer.close()
     assert mq.committed("cpp-kit-readers", "cpp-kit") == {0: 2}
     assert mq.lag("cpp-kit-readers", "cpp-kit") == 0
 
 
-def test_what_it_fails_on_comes_back_without_waiting(mq: RunningBroker, theirs: Clients) -> None:
+def test_cpp_consumer_gets_retries_without_real_waiting(mq: RunningBroker, theirs: Clients) -> None:
     mq.create_topic("cpp-kit", queues=1)
-    # It looks for its retry topic when it starts, and then only after ten seconds.
+    # The client looks up its retry topic when it starts, and then only after ten seconds.
     mq.create_topic(retry_topic("cpp-kit-readers"), queues=1)
     consumer = theirs.push("cpp-kit-readers", "cpp-kit", failures=2)
     theirs.producer().send("sync", "cpp-kit", "poison")
@@ -60,7 +60,7 @@ def test_what_it_fails_on_comes_back_without_waiting(mq: RunningBroker, theirs: 
     assert [row["failed"] for row in rows] == [True, True, False]
 
 
-def test_it_tries_again_when_it_is_refused(mq: RunningBroker, theirs: Clients) -> None:
+def test_cpp_producer_retries_a_rejected_send(mq: RunningBroker, theirs: Clients) -> None:
     mq.create_topic("cpp-kit", queues=2)
     producer = theirs.producer()
     with mq.faults.refuse_sends(topic="cpp-kit", count=1) as fault:
@@ -69,7 +69,7 @@ def test_it_tries_again_when_it_is_refused(mq: RunningBroker, theirs: Clients) -
     assert bodies(mq, "cpp-kit") == [b"second try"]
 
 
-def test_it_comes_back_after_the_broker_was_killed(mq: RunningBroker, theirs: Clients) -> None:
+def test_cpp_producer_recovers_after_a_broker_kill(mq: RunningBroker, theirs: Clients) -> None:
     mq.create_topic("cpp-kit", queues=1)
     producer = theirs.producer()
     producer.send("sync", "cpp-kit", "before")

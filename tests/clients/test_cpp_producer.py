@@ -1,4 +1,4 @@
-"""What RocketMQ's C++ producer sends arrives as it was meant."""
+"""Messages of RocketMQ's C++ producer are stored and delivered unchanged."""
 
 import hashlib
 
@@ -7,10 +7,10 @@ from clients.cpp_client import Clients
 DELAY_S = 1.0
 LATE_S = 1.0
 SLACK_S = 2.0
-"""This machine may be busy; the broker's own promise is tested with a clock to hold."""
+"""For a busy machine; the broker's own precision is tested with a manual clock."""
 
 
-def test_every_way_of_sending_one_message(clients: Clients) -> None:
+def test_producer_sends_in_every_mode(clients: Clients) -> None:
     producer = clients.producer()
     for how in ("sync", "oneway", "async"):
         facts = producer.send(how, "cpp-ways", f"by {how}", tags="t", keys=f"key-{how}")
@@ -25,7 +25,7 @@ def test_every_way_of_sending_one_message(clients: Clients) -> None:
     consumer.close()
 
 
-def test_the_answer_names_the_place_of_the_message(clients: Clients) -> None:
+def test_send_result_names_queue_and_offset(clients: Clients) -> None:
     producer = clients.producer()
     sent = [producer.send("orderly", "cpp-places", f"{n}", shard=2) for n in range(5)]
     assert [facts["offset"] for facts in sent] == [0, 1, 2, 3, 4]
@@ -33,7 +33,7 @@ def test_the_answer_names_the_place_of_the_message(clients: Clients) -> None:
     assert [(row["body"], row["offset"]) for row in found] == [(f"{n}", n) for n in range(5)]
 
 
-def test_one_sharding_key_is_one_queue_in_order(clients: Clients) -> None:
+def test_messages_of_one_sharding_key_keep_their_order_in_one_queue(clients: Clients) -> None:
     producer = clients.producer()
     for n in range(40):
         producer.send("orderly", "cpp-shards", f"{n % 4}:{n}", shard=n % 4)
@@ -45,7 +45,7 @@ def test_one_sharding_key_is_one_queue_in_order(clients: Clients) -> None:
         assert [row["body"] for row in of_shard] == [f"{shard}:{n}" for n in range(shard, 40, 4)]
 
 
-def test_a_delayed_message_is_not_early_and_hardly_late(clients: Clients) -> None:
+def test_delayed_message_is_never_early_and_barely_late(clients: Clients) -> None:
     producer = clients.producer()
     producer.send("sync", "cpp-delays", "now")
     consumer = clients.push("cpp-delays-readers", "cpp-delays")
@@ -59,7 +59,7 @@ def test_a_delayed_message_is_not_early_and_hardly_late(clients: Clients) -> Non
         assert DELAY_S <= waited_s <= DELAY_S + LATE_S + SLACK_S
 
 
-def test_a_batch_is_as_many_messages(clients: Clients) -> None:
+def test_batch_is_stored_as_single_messages(clients: Clients) -> None:
     producer = clients.producer()
     bodies = [f"item {n}" for n in range(10)]
     facts = producer.send("batch", "cpp-batches", bodies=bodies, tags="b", keys="k")
@@ -70,7 +70,7 @@ def test_a_batch_is_as_many_messages(clients: Clients) -> None:
     assert {(row["tags"], row["keys"]) for row in rows} == {("b", "k")}
 
 
-def test_bodies_that_the_client_compresses(clients: Clients) -> None:
+def test_body_compressed_by_the_client_arrives_intact(clients: Clients) -> None:
     producer = clients.producer()
     bodies = ["x" * 10_000, "天舟" * 100_000, "".join(map(str, range(400_000)))]
     for body in bodies:
@@ -80,7 +80,7 @@ def test_bodies_that_the_client_compresses(clients: Clients) -> None:
     assert {row["sha"] for row in rows} == wanted
 
 
-def test_properties_of_the_user_arrive(clients: Clients) -> None:
+def test_user_properties_arrive(clients: Clients) -> None:
     producer = clients.producer()
     producer.send("sync", "cpp-properties", "p", properties={"colour": "blau", "n": "7"})
     (row,) = clients.push("cpp-properties-readers", "cpp-properties").wait_lines("got", 1)

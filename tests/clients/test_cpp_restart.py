@@ -1,4 +1,4 @@
-"""RocketMQ's C++ client goes on where it was when a server is restarted, or killed."""
+"""RocketMQ's C++ client resumes when a server is restarted or killed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from clients.server_process import Lives
 from clients.waiting import wait_until
 
 BACK_S = 60.0
-"""The client does not look whether its connection broke: it waits 30 s for the answer to a pull
+"""The client does not check whether its connection broke: it waits 30 s for the response to a pull
 that it had sent."""
 
 
@@ -32,13 +32,13 @@ def bodies(consumer: ClientProcess) -> list[str]:
     return sorted(row["body"] for row in consumer.lines("got"))
 
 
-def test_a_group_goes_on_behind_what_it_consumed(lives: Lives, clients: Clients) -> None:
+def test_group_resumes_at_its_offset_after_a_restart(lives: Lives, clients: Clients) -> None:
     producer = clients.producer()
     for n in range(20):
         producer.send("sync", "cpp-kept", f"old {n:02}")
     consumer = clients.push("cpp-kept-readers", "cpp-kept")
     consumer.wait_lines("got", 20)
-    # At its end a consumer commits how far it came.
+    # A consumer commits its offsets when it ends.
     consumer.close()
     producer.close()
     assert lives.last.stop() == 0
@@ -49,11 +49,11 @@ def test_a_group_goes_on_behind_what_it_consumed(lives: Lives, clients: Clients)
     again = clients.push("cpp-kept-readers", "cpp-kept")
     again.wait_lines("got", 5)
     assert bodies(again) == [f"new {n}" for n in range(5)]
-    stranger = clients.push("cpp-kept-strangers", "cpp-kept")
-    assert len(stranger.wait_lines("got", 25)) == 25
+    other_group = clients.push("cpp-kept-strangers", "cpp-kept")
+    assert len(other_group.wait_lines("got", 25)) == 25
 
 
-def test_clients_that_live_on_find_a_killed_server_again(lives: Lives, clients: Clients) -> None:
+def test_running_clients_reconnect_to_a_killed_server(lives: Lives, clients: Clients) -> None:
     producer = clients.producer()
     sent = [f"{n:03}" for n in range(30)]
     for body in sent[:10]:
@@ -65,6 +65,7 @@ def test_clients_that_live_on_find_a_killed_server_again(lives: Lives, clients: 
     for body in sent[10:]:
         producer.send("sync", "cpp-loyal", body)
     wait_until(
-        lambda: set(bodies(consumer)) == set(sent), within_s=BACK_S,
+        lambda: set(bodies(consumer)) == set(sent),
+        within_s=BACK_S,
         what="everything was delivered after the kill",
-    )  # fmt: skip
+    )

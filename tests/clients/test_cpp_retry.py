@@ -1,4 +1,4 @@
-"""Messages that RocketMQ's C++ consumer fails on come back, later each time."""
+"""Messages that RocketMQ's C++ consumer fails are retried, with growing delays."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +12,14 @@ SETTINGS = """
 brokerClusterName=DefaultCluster
 brokerName=broker-a
 listenPort=0
-# A first retry waits as long as level 3 says; nobody wants to wait ten seconds for a test.
+# A first retry waits for delay level 3, which is ten seconds by default: too long for a test.
 messageDelayLevel=1s 1s 1s 2s 3s 4s 5s
 """
 
 
 @pytest.fixture
 def impatient(cpp_python: Path, tmp_path: Path) -> Iterator[Clients]:
-    """Clients of a NameServer and a Broker of two processes, with short delays."""
+    """Clients of a NameServer and a broker in two processes, with short delays."""
     names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
     settings = tmp_path / "broker.conf"
     settings.write_text(SETTINGS)
@@ -34,23 +34,23 @@ def impatient(cpp_python: Path, tmp_path: Path) -> Iterator[Clients]:
     names.end()
 
 
-def test_a_message_comes_back_until_it_succeeds(impatient: Clients) -> None:
+def test_failed_message_is_retried_until_it_succeeds(impatient: Clients) -> None:
     producer = impatient.producer()
     producer.send("sync", "cpp-failing", "zero")
-    # The client looks for its retry topic when it starts, and then only after ten seconds. The
-    # first heartbeat of the group makes that topic.
+    # The client looks up its retry topic when it starts, and then only after ten seconds. The
+    # first heartbeat of the group creates that topic.
     herald = impatient.push("cpp-failing-readers", "cpp-failing")
     herald.wait_lines("got", 1)
     herald.close()
     consumer = impatient.push("cpp-failing-readers", "cpp-failing", failures=2)
-    # One after the other: the client fails all messages of one answer when one of them fails.
+    # One at a time: the client fails all messages of a response when one of them fails.
     for count, body in enumerate(("one", "two"), start=1):
         producer.send("sync", "cpp-failing", body, tags="t", keys=f"k-{body}")
         rows = consumer.wait_lines("got", 3 * count, within_s=25)[-3:]
         assert [row["body"] for row in rows] == [body] * 3
         assert [row["failed"] for row in rows] == [True, True, False]
         assert [row["reconsumed"] for row in rows] == [0, 1, 2]
-        # A consumer sees it as a message of its own topic, whatever way it took.
+        # A consumer sees the original topic, although the message comes from the retry topic.
         assert {row["topic"] for row in rows} == {"cpp-failing"}
         assert {(row["tags"], row["keys"]) for row in rows} == {("t", f"k-{body}")}
         first, second, third = (row["got_ms"] for row in rows)

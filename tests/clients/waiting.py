@@ -1,6 +1,6 @@
-"""Waiting for other processes: for a condition, while there is `Patience`.
+"""Waiting for other processes: for a condition, within the time that `Patience` allows.
 
-This is the only place in the tests that sleeps: another process can't be given a clock to hold.
+This is the only place in the tests that sleeps: other processes do not use a clock of the test.
 """
 
 import time
@@ -21,7 +21,7 @@ def wait_until(
     what: str,
     progress: Callable[[], object] = lambda: None,
 ) -> T:
-    """What `look` returns as soon as it is true. While `progress` changes, the wait goes on."""
+    """Return the first true value of `look`. While `progress` changes, the wait continues."""
     patience = Patience(within_s, progress=progress)
     while True:
         found = look()

@@ -1,8 +1,8 @@
 """Load for a broker that is going to be killed: several connections, each with many requests in
 flight. Remembers what was acknowledged, and where.
 
-Every message is described by its serial alone, which is used once. Most are sent one by one, some
-in batches, some delayed by a second.
+Every message is described by its serial number alone, which is used once. Most are sent one by one,
+some in batches, some delayed by a second.
 """
 
 import selectors
@@ -19,13 +19,13 @@ from tianzhou.wire.header import Header, Language
 
 TOPICS: Final = ("orders", "payments")
 LATER: Final = "reminders"
-"""Where delayed messages go."""
+"""The topic of delayed messages."""
 QUEUES: Final = 4
 CONNECTIONS: Final = 4
 WINDOW: Final = 32
 BATCH: Final = 8
 SILENCE_S: Final = 30.0
-"""A busy machine; a broker that says nothing for so long under load is stuck."""
+"""For a busy machine; a broker that is silent for this long under load is stuck."""
 
 
 class Place(NamedTuple):
@@ -34,8 +34,8 @@ class Place(NamedTuple):
     offset: int
 
 
-class Wish(NamedTuple):
-    """One request: so many messages for one queue."""
+class SendRequest(NamedTuple):
+    """One request: `count` messages for one queue."""
 
     topic: str
     queue_id: int
@@ -50,16 +50,24 @@ def properties_of(serial: int) -> str:
     return f"UNIQ_KEY\x017F000001{serial:024X}\x02KEYS\x01K{serial}\x02WAIT\x01true\x02"
 
 
-def frame_of(wish: Wish) -> bytes:
-    """As a Java producer writes it."""
+def frame_of(wish: SendRequest) -> bytes:
+    """Encode a request as a Java producer writes it."""
     first, is_batch = wish.serials.start, len(wish.serials) > 1
     text = properties_of(first) + ("DELAY\x011\x02" if wish.topic == LATER else "")
     ext = {
-        "a": "kill-producers", "b": wish.topic, "c": "TBW102", "d": str(QUEUES),
-        "e": str(wish.queue_id), "f": "0", "g": "1700000000000", "h": "0",
-        "i": "WAIT\x01true" if is_batch else text, "j": "0", "k": "false",
+        "a": "kill-producers",
+        "b": wish.topic,
+        "c": "TBW102",
+        "d": str(QUEUES),
+        "e": str(wish.queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": "WAIT\x01true" if is_batch else text,
+        "j": "0",
+        "k": "false",
         "m": str(is_batch).lower(),
-    }  # fmt: skip
+    }
     body = body_of(first)
     if is_batch:
         body = encode_batch((0, body_of(n), properties_of(n).encode()) for n in wish.serials)
@@ -81,7 +89,7 @@ class Peer:
         self.socket.sendall(data)
 
     def answers(self) -> list[Header] | None:
-        """What arrived; None once the other side is gone."""
+        """The responses that arrived; None once the broker is gone."""
         try:
             size = self.socket.recv_into(self._buffer.writable())
         except ConnectionResetError:
@@ -97,16 +105,16 @@ class Peer:
 
 
 class Load:
-    """Sends until it is told to stop. The broker may die at any moment meanwhile."""
+    """Sends until `in_flight` ends. The broker may die at any time meanwhile."""
 
     def __init__(self) -> None:
         self.acked: dict[int, Place] = {}
-        """Serial to place, of all that went straight into their queue."""
+        """Serial to place, for all messages without a delay."""
         self.delayed: set[int] = set()
         """Serials of delayed messages that were acknowledged."""
         self.refused: list[Header] = []
         self._serials = count(1)
-        self._pending: dict[int, Wish] = {}
+        self._pending: dict[int, SendRequest] = {}
 
     @property
     def acked_count(self) -> int:
@@ -114,8 +122,8 @@ class Load:
 
     @contextmanager
     def in_flight(self, address: str, acks: int) -> Generator[None]:
-        """Inside, so many more messages have been acknowledged, and others are on their way. The
-        broker is to be killed there; what it answered until then is taken at the end."""
+        """Enter when `count` more messages are acknowledged and others are in flight. The test
+        kills the broker inside; responses sent until then are read at the end."""
         peers = [Peer(address) for _ in range(CONNECTIONS)]
         wanted = self.acked_count + acks
         try:
@@ -143,7 +151,7 @@ class Load:
         self._take(answers)
         peer.send(b"".join(frame_of(self._wish()) for _ in answers))
 
-    def _wish(self) -> Wish:
+    def _wish(self) -> SendRequest:
         first = next(self._serials)
         topic, length = TOPICS[first % len(TOPICS)], 1
         if first % 50 == 0:
@@ -152,7 +160,7 @@ class Load:
             length = BATCH
             for _ in range(BATCH - 1):
                 next(self._serials)
-        wish = Wish(topic, first * 7 // 3 % QUEUES, range(first, first + length))
+        wish = SendRequest(topic, first * 7 // 3 % QUEUES, range(first, first + length))
         self._pending[first] = wish
         return wish
 

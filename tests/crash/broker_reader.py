@@ -1,4 +1,4 @@
-"""Reads a broker's queues by pulls, one question at a time."""
+"""Reads a broker's queues by pulls, one request at a time."""
 
 import socket
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Reader:
         self._socket.close()
 
     def tell(self, code: int, ext: dict[str, str]) -> None:
-        """Send a question, and leave it to the caller to look for the answer."""
+        """Send a request without waiting for the response."""
         self._opaque += 1
         header = Header(
             code=code, opaque=self._opaque, language=Language.JAVA, version=409, ext=ext
@@ -48,7 +48,7 @@ class Reader:
         return answer, rest[header_size:]
 
     def messages(self, topic: str, queue_id: int, start: int) -> Iterator[MessageView]:
-        """From an offset to the end; the offsets have no gap."""
+        """The messages from an offset to the end; checks that the offsets have no gap."""
         at = start
         while True:
             answer, body = self.ask(11, pull_of(topic, queue_id, at))
@@ -56,7 +56,7 @@ class Reader:
                 return
             assert answer.code == FOUND, answer
             for view in decode_all(body):
-                assert view.queue_offset == at, "a hole in a queue"
+                assert view.queue_offset == at, "a gap in a queue"
                 assert (view.topic, view.queue_id) == (topic, queue_id)
                 yield view
                 at += 1
@@ -79,8 +79,13 @@ def _queue(topic: str, queue_id: int) -> dict[str, str]:
 
 def pull_of(topic: str, queue_id: int, offset: int, *, wait_ms: int = 0) -> dict[str, str]:
     return _queue(topic, queue_id) | {
-        "consumerGroup": GROUP, "queueOffset": str(offset), "maxMsgNums": "200",
-        "sysFlag": "6" if wait_ms else "4", "commitOffset": "0",
-        "suspendTimeoutMillis": str(wait_ms), "subscription": "*", "subVersion": "0",
+        "consumerGroup": GROUP,
+        "queueOffset": str(offset),
+        "maxMsgNums": "200",
+        "sysFlag": "6" if wait_ms else "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": "*",
+        "subVersion": "0",
         "expressionType": "TAG",
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""A small store whose every message is known, to be damaged in a copy."""
+"""A small store with known messages, for tests that damage a copy of it."""
 
 import contextlib
 import shutil
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from calm_files import CalmFiles
 
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreRefused
-from tianzhou.store.files import RealFiles, Usage
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -30,13 +30,6 @@ CONFIG: Final = StoreConfig(
     retention_at_hours=(),
 )
 QUEUES: Final = tuple(queue_key(topic, n) for topic in ("orders", "payments") for n in range(2))
-
-
-class CalmFiles(RealFiles):
-    """How full the disk of this machine is must not decide a test."""
-
-    def usage(self, path: str) -> Usage:
-        return Usage(total=100, free=90)
 
 
 class Placed(NamedTuple):
@@ -66,7 +59,7 @@ def open_store(root: Path, *, rebuild: bool = False, accept_loss_at: int = -1) -
 
 
 def open_in_spite_of_loss(root: Path) -> MessageStore:
-    """As an operator does it: the refusal names the offset that lets the store open."""
+    """Open as an operator does: the error names the offset that lets the store open."""
     with pytest.raises(StoreRefused) as caught:
         open_store(root)
     assert f"accept_loss_at={caught.value.loss_at}" in str(caught.value)
@@ -75,8 +68,8 @@ def open_in_spite_of_loss(root: Path) -> MessageStore:
 
 @contextlib.contextmanager
 def fast_directory() -> Generator[Path]:
-    """In memory where there is such a thing: these tests damage files themselves, and syncs of a
-    shared disk would take nearly all of their time."""
+    """A directory in memory if possible: these tests damage files themselves, and syncs of a shared
+    disk would take nearly all of their time."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     try:
@@ -87,7 +80,7 @@ def fast_directory() -> Generator[Path]:
 
 @dataclass
 class Known:
-    """A directory, and what was appended to it."""
+    """A store directory, and the messages that were appended to it."""
 
     root: Path
     placed: list[Placed] = field(default_factory=list[Placed])
@@ -127,7 +120,7 @@ class Known:
 
 
 def make(root: Path, count: int, *, clean: bool, flushed: int | None = None) -> Known:
-    """A store of `count` messages: closed, or left as by a kill with `flushed` of them synced."""
+    """Create a store of `count` messages: closed, or killed when `flushed` of them were synced."""
     known = Known(root)
     store = open_store(root)
     first = count if flushed is None else flushed
@@ -138,19 +131,12 @@ def make(root: Path, count: int, *, clean: bool, flushed: int | None = None) -> 
     if clean:
         store.close()
     else:
-        abandon(store)
+        store.abandon()
     return known
 
 
-def abandon(store: MessageStore) -> None:
-    """Close handles only: nothing that the store keeps in memory is written."""
-    for part in (store.log, store.queues, store.index, store._checkpoint, *store._locks):
-        if part is not None:
-            part.close()
-
-
 def readable(store: MessageStore) -> set[Placed]:
-    """Every message that reads return. A message that nobody sent fails here."""
+    """Read every message. Fails on a message that was never sent."""
     found: set[Placed] = set()
     for key in QUEUES:
         at = store.min_offset(key)
@@ -171,7 +157,7 @@ def recognise(view: MessageView, key: QueueKey) -> Placed:
 
 
 def unfound(store: MessageStore, placed: list[Placed]) -> list[int]:
-    """Serials that the index does not lead to, by key or unique id."""
+    """Serials that the index does not find, by key or unique id."""
     assert store.index is not None
     missing: list[int] = []
     for message in placed:
@@ -185,6 +171,6 @@ def unfound(store: MessageStore, placed: list[Placed]) -> list[int]:
 
 
 def check_whole(store: MessageStore, placed: list[Placed]) -> None:
-    """Exactly these messages are there, by queue and by key."""
+    """Check that exactly these messages are found, by queue and by key."""
     assert readable(store) == set(placed)
     assert unfound(store, placed) == []

@@ -1,9 +1,9 @@
-"""The process that is killed: works on a store and says what it promised.
+"""The process that is killed: writes to a store and prints what it acknowledges.
 
     kill_child.py ROOT SEED MODE THREAD ROUNDS POINT HIT
 
-A line goes to standard output only when the promise of the flush mode holds for its message. With
-a fail point the process kills itself when it comes there for the HIT-th time.
+A line is printed only when its message is as durable as the flush mode guarantees. With a fail
+point the process kills itself when it reaches that point for the HIT-th time.
 """
 
 import os
@@ -12,25 +12,19 @@ import signal
 import sys
 from typing import Final, NamedTuple
 
+from calm_files import CalmFiles
+
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.store import failpoint
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.files import RealFiles, Usage
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.wire.tables import ConsumerOffsetTable
 
 QUEUES: Final = tuple(queue_key(topic, n) for topic in ("orders", "payments") for n in range(3))
 ROUND_MS: Final = 120_000
-"""A round takes two minutes by the store's clock, so that files expire after thirty."""
-
-
-class CalmFiles(RealFiles):
-    """How full the disk of this machine is must not decide a test."""
-
-    def usage(self, path: str) -> Usage:
-        return Usage(total=100, free=90)
+"""A round takes two minutes of the store's clock, so files expire after thirty rounds."""
 
 
 class Ack(NamedTuple):
@@ -57,7 +51,7 @@ def config(mode: FlushMode) -> StoreConfig:
 
 
 def entry_of(serial: int) -> Entry:
-    """A message that its number describes entirely."""
+    """A message that is fully determined by its number."""
     queue = QUEUES[serial * 7 % len(QUEUES)]
     properties = f"TAGS\x01t{serial % 3}\x02KEYS\x01K{serial}\x02UNIQ_KEY\x01U{serial}\x02"
     body = b"%d|" % serial * (1 + serial * 31 % 40)
@@ -83,11 +77,11 @@ class Workload:
         self._store = store
         self._clock = clock
         self._dice = dice
-        # Numbers never come again: the end of the log is behind all that were used.
+        # Numbers are never reused: the end of the log is beyond all used ones.
         self._serial = store.log.end
 
     def round(self) -> None:
-        """A few appends, each promised as soon as it may be; then some housekeeping."""
+        """A few appends, each acknowledged as soon as possible; then some housekeeping."""
         store, dice = self._store, self._dice
         for _ in range(dice.randrange(1, 4)):
             self._append(dice.choice((1, 3, 60)))
@@ -116,7 +110,7 @@ class Workload:
             store.dispatch_all()
 
     def _offsets(self) -> ConsumerOffsetTable:
-        """As if a group had read everything that is visible."""
+        """Commit offsets as if a group had read everything that is visible."""
         rows: dict[str, dict[int, int]] = {}
         for queue in self._store.queues:
             rows.setdefault(f"{queue.key.topic}@group", {})[queue.key.queue_id] = queue.end
@@ -142,7 +136,7 @@ def main(arguments: list[str]) -> None:
         kill_at(point, int(hit))
     os.write(1, b"opening\n")
     clock = ManualClock(1_700_000_000_000 + int(seed) * 50 * ROUND_MS)
-    # Half of those that are to die while starting shall have everything to derive.
+    # Half of the processes that die while starting have to derive everything.
     rebuild = point == "recovery.before_rebuild" or dice.randrange(10) == 0
     store = MessageStore(CalmFiles(), root, config(FlushMode[mode]), clock, rebuild=rebuild)
     if thread == "thread":

@@ -1,4 +1,4 @@
-"""Remembers what killed processes promised, and looks whether it is there."""
+"""Records what killed processes acknowledged, and checks that it is stored."""
 
 import os
 import random
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from kill_child import QUEUES, ROUND_MS, Ack, CalmFiles, config, entry_of, parse_ack
+from calm_files import CalmFiles
+from kill_child import QUEUES, ROUND_MS, Ack, config, entry_of, parse_ack
 
 from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.record.message import MessageView, decode_all
@@ -23,7 +24,7 @@ KILLED: Final = -signal.SIGKILL
 
 
 class Witness:
-    """One directory and everything that was promised, or seen, of it so far."""
+    """One directory, and everything that was acknowledged or readable so far."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root = root
@@ -31,15 +32,16 @@ class Witness:
         self.mode = self.dice.choice(list(FlushMode))
         self.acked: dict[tuple[QueueKey, int], Ack] = {}
         self.seen: dict[tuple[QueueKey, int], int] = {}
-        """Serial of every message that was ever readable: what was there must stay."""
+        """Serial of every message that was ever readable: it must stay readable."""
         self.now_ms = 0
         self._cycle = 0
 
     # Killing
 
-    def run(self, *, rounds: int, kill_after: int | None = None, point: str = "-", hit: int = 1
-            ) -> int:  # fmt: skip
-        """Let a process work, and kill it when it promised so many messages; its exit code."""
+    def run(
+        self, *, rounds: int, kill_after: int | None = None, point: str = "-", hit: int = 1
+    ) -> int:
+        """Run a process, and kill it once it acknowledged `count` messages; its exit code."""
         self._cycle += 1
         thread = self.dice.choice(("thread", "none"))
         arguments = [str(self.root), str(self._cycle), self.mode.name, thread, str(rounds)]
@@ -50,7 +52,7 @@ class Witness:
         output = b""
         while piece := os.read(child.stdout.fileno(), 1 << 16):
             output += piece
-            # The first line says that the interpreter is up and the store is about to open.
+            # The first line means that the interpreter runs and is about to open the store.
             if kill_after is not None and output.count(b"\n") > kill_after:
                 child.kill()
         child.stdout.close()
@@ -64,10 +66,10 @@ class Witness:
                 self.acked[ack.queue, ack.queue_offset] = ack
                 self.now_ms = max(self.now_ms, ack.stored_ms)
 
-    # Looking
+    # Checking
 
     def verify(self, *, close: bool) -> None:
-        """Open the directory and compare; then close it, or leave it as a kill would."""
+        """Open the directory and check it; then close it, or leave it as a kill would."""
         clock = ManualClock(self.now_ms + HOUR_MS)
         store = MessageStore(CalmFiles(), str(self.root), config(self.mode), clock)
         try:
@@ -83,20 +85,20 @@ class Witness:
             if close:
                 store.close()
             else:
-                abandon(store)
+                store.abandon()
 
     def _read_all(self, store: MessageStore) -> dict[tuple[QueueKey, int], tuple[int, int]]:
-        """Serial and place of every readable message. Ranks have no gap."""
+        """Serial and place of every readable message. Checks that offsets have no gap."""
         present: dict[tuple[QueueKey, int], tuple[int, int]] = {}
         for key in QUEUES:
             at, end = store.min_offset(key), store.max_offset(key)
             while at < end:
                 with store.read(key, QueueOffset(at), ReadLimit(200, 1 << 20)) as result:
                     for view in (view for span in result.spans for view in decode_all(span)):
-                        assert view.queue_offset == at, "a hole in a queue"
+                        assert view.queue_offset == at, "a gap in a queue"
                         present[key, at] = self._recognise(view, key), view.physical_offset
                         at = QueueOffset(at + 1)
-                    assert result.next_offset == at, "a hole in a queue"
+                    assert result.next_offset == at, "a gap in a queue"
         return present
 
     def _recognise(self, view: MessageView, key: QueueKey) -> int:
@@ -112,8 +114,8 @@ class Witness:
     ) -> None:
         for place, ack in list(self.acked.items()):
             if ack.physical_offset < store.log.min_offset:
-                # The process looked at its clock at most a few rounds after its last promise.
-                assert ack.stored_ms <= self.now_ms + 3 * ROUND_MS - HOUR_MS, "gone too early"
+                # The process read its clock at most a few rounds after its last acknowledgement.
+                assert ack.stored_ms <= self.now_ms + 3 * ROUND_MS - HOUR_MS, "deleted too early"
                 del self.acked[place]
             else:
                 assert present.get(place) == (ack.serial, ack.physical_offset), ack
@@ -121,12 +123,12 @@ class Witness:
     def _check_nothing_changed(
         self, store: MessageStore, present: dict[tuple[QueueKey, int], tuple[int, int]]
     ) -> None:
-        """What was readable once is readable now, under its old rank, or has expired."""
+        """What was readable once still is, at the same offset, or has expired."""
         for (key, rank), serial in self.seen.items():
             if rank >= store.min_offset(key):
                 assert present[key, rank][0] == serial
         serials = [serial for serial, _ in present.values()]
-        assert len(set(serials)) == len(serials), "a message came back a second time"
+        assert len(set(serials)) == len(serials), "a message is stored twice"
 
     def _check_keys(
         self, store: MessageStore, present: dict[tuple[QueueKey, int], tuple[int, int]]
@@ -141,16 +143,9 @@ class Witness:
                 assert offset in found
 
     def _check_offsets(self, store: MessageStore) -> None:
-        """The table of consumer offsets is whole, and no group stands beyond its queue."""
+        """The table of consumer offsets is valid, and no offset is beyond the end of its queue."""
         for name, row in store.tables.consumer_offsets.load().offset_table.items():
             topic = name.partition("@")[0]
             for queue_id, offset in row.items():
                 key = next(key for key in QUEUES if key == (topic, queue_id))
                 assert offset <= store.max_offset(key)
-
-
-def abandon(store: MessageStore) -> None:
-    """Close handles only: nothing that the store keeps in memory is written."""
-    for part in (store.log, store.queues, store.index, store._checkpoint, *store._locks):
-        if part is not None:
-            part.close()

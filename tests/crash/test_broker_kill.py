@@ -1,5 +1,5 @@
-"""A running broker under load, killed with SIGKILL again and again: what it acknowledged is
-delivered afterwards, whole, once, and where it said."""
+"""A broker under load is killed with SIGKILL repeatedly: acknowledged messages are delivered
+afterwards, intact, once, and from the acknowledged place."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from crash.broker_reader import Reader
 
 TORTURE: Final = "TIANZHOU_TORTURE" in os.environ
 CYCLES: Final = 100 if TORTURE else 10
-"""Of each flush mode."""
+"""Kills in each flush mode."""
 ACKS: Final = (0, 1, 30, 300, 2_000)
 DELIVERED_S: Final = 30.0
 SAVE_S: Final = 5.0
@@ -24,35 +24,35 @@ SAVE_SLACK_S: Final = 10.0
 
 
 class Witness:
-    """Compares what is delivered with what was acknowledged, and with what was seen before."""
+    """Compares delivered messages with acknowledged ones, and with earlier deliveries."""
 
     def __init__(self) -> None:
         self.load = Load()
         self.seen: dict[Place, int] = {}
 
-    def look(self, address: str, *, whole: bool) -> None:
-        """Pull everything, or what is behind what was seen; what is acknowledged is there."""
+    def check(self, address: str, *, whole: bool) -> None:
+        """Pull everything that is new; check that every acknowledged message is there."""
         with Reader(address) as reader:
             for topic in TOPICS:
                 for queue_id in range(QUEUES):
-                    self._look_at(reader, topic, queue_id, whole=whole)
+                    self._check_queue(reader, topic, queue_id, whole=whole)
         for serial, place in self.load.acked.items():
             assert self.seen.get(place) == serial, f"message {serial} is not at {place}"
         assert len(set(self.seen.values())) == len(self.seen), "a message was delivered twice"
 
-    def _look_at(self, reader: Reader, topic: str, queue_id: int, *, whole: bool) -> None:
+    def _check_queue(self, reader: Reader, topic: str, queue_id: int, *, whole: bool) -> None:
         seen = sum(place[:2] == (topic, queue_id) for place in self.seen)
         end = 0 if whole else seen
         for view in reader.messages(topic, queue_id, end):
             serial = int(view.body.partition(b"|")[0])
             assert view.body == body_of(serial)
             place = Place(topic, queue_id, view.queue_offset)
-            assert self.seen.setdefault(place, serial) == serial, f"{place} holds another message"
+            assert self.seen.setdefault(place, serial) == serial, f"{place} has another message"
             end += 1
-        assert end >= seen, f"{seen - end} messages of {topic}, queue {queue_id}, are gone"
+        assert end >= seen, f"{seen - end} messages of {topic}, queue {queue_id}, are lost"
 
     def delayed_are_delivered(self, address: str) -> bool:
-        """Delayed messages may come twice, since their progress is saved now and then."""
+        """Delayed messages may come twice, because their progress is saved periodically."""
         with Reader(address) as reader:
             serials = {
                 int(view.body.partition(b"|")[0])
@@ -71,28 +71,29 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 @pytest.mark.timeout(100 if not TORTURE else 3_600)
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_kills_under_load(lives: Lives, flush: str) -> None:
+def test_broker_killed_under_load_keeps_acknowledged_messages(lives: Lives, flush: str) -> None:
     options = ("--sync-flush",) if flush == "sync" else ()
     witness, dice = Witness(), random.Random(flush)
     for _ in range(CYCLES):
         server = lives.start(*options)
-        witness.look(server.broker, whole=False)
+        witness.check(server.broker, whole=False)
         with witness.load.in_flight(server.broker, dice.randint(0, dice.choice(ACKS))):
             server.kill()
     server = lives.start(*options)
-    witness.look(server.broker, whole=True)
+    witness.check(server.broker, whole=True)
     wait_until(
         lambda: witness.delayed_are_delivered(server.broker),
-        within_s=DELIVERED_S, what="all delayed messages are delivered",
-    )  # fmt: skip
+        within_s=DELIVERED_S,
+        what="all delayed messages are delivered",
+    )
     assert not witness.load.refused
     assert len(witness.load.acked) > CYCLES * 50
     assert witness.load.delayed
     assert server.stop() == 0
 
 
-def test_offsets_are_saved_in_time_and_survive(lives: Lives) -> None:
-    """How far a group came is safe five seconds after it said so."""
+def test_committed_offsets_survive_a_kill_after_five_seconds(lives: Lives) -> None:
+    """A committed offset is durable after five seconds."""
     server = lives.start()
     with Load().in_flight(server.broker, 200):
         server.kill()
@@ -103,9 +104,10 @@ def test_offsets_are_saved_in_time_and_survive(lives: Lives) -> None:
             reader.commit(TOPICS[0], queue_id, 3 + queue_id)
         wait_until(
             lambda: path.exists() and "kill-readers" in path.read_text(),
-            within_s=SAVE_S + SAVE_SLACK_S, what="offsets are saved",
-        )  # fmt: skip
-        # Not safe yet, but whatever is found later is something that was said.
+            within_s=SAVE_S + SAVE_SLACK_S,
+            what="offsets are saved",
+        )
+        # Not durable yet; but the offset found later must be one that was committed.
         reader.commit(TOPICS[0], 0, 5)
     server.kill()
     server = lives.start()

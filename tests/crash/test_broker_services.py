@@ -1,9 +1,9 @@
-"""Crash a broker at every call to its disk, while it decides, checks, delays, times and recalls.
+"""Crash a broker at every call to its disk, while it runs transactions, delays, timers and recalls.
 
-A seeded story runs on a simulated disk. At each call to the disk the broker may be killed (what was
-written is there) or lose power (what was not synced may be lost or torn; then with synchronous
-flush, where an answer is a promise). Each such moment is started again and lived to its end: the
-producer answers checks, time passes. Then every promise made before the crash must hold.
+A seeded story runs on a simulated disk. At each call to the disk the broker may be killed (written
+bytes are kept) or lose power (bytes that were not synced may be lost or torn; then with synchronous
+flush, where a response is a guarantee). From each such crash the broker restarts and runs on: the
+producer responds to checks, time passes. Then every guarantee given before the crash must hold.
 """
 
 from collections.abc import Iterator
@@ -27,10 +27,13 @@ from tianzhou.wire._generated_codes import RequestCode
 GROUP = "buyers"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 CONFIG = BrokerConfig(
-    transaction_timeout_ms=2000, transaction_check_ms=2000, transaction_checks_max=3,
-    delay_progress_save_interval_ms=1000, offsets_save_ms=1000,
-)  # fmt: skip
-# Files so small that the two records of a commit often stand in two of them.
+    transaction_timeout_ms=2000,
+    transaction_check_ms=2000,
+    transaction_checks_max=3,
+    delay_progress_save_interval_ms=1000,
+    offsets_save_ms=1000,
+)
+# Files are so small that the two records of a commit are often in different files.
 SMALL = replace(STORE, commit_log_file_bytes=4096, consume_queue_file_bytes=20 * 16)
 STEPS = 60
 LIFE_S = 40
@@ -38,7 +41,7 @@ LIFE_S = 40
 
 @dataclass(frozen=True)
 class Half:
-    """A transactional message, and what its producer knows became of it."""
+    """A transactional message, and its outcome as far as the producer knows."""
 
     body: bytes
     truth: int
@@ -49,14 +52,14 @@ class Half:
 
 @dataclass
 class Story:
-    """What was promised so far. Lists only grow, so a moment in it is a row of lengths."""
+    """The guarantees so far. Lists only grow, so a point of the story is a list of lengths."""
 
     halves: list[Half] = field(default_factory=list[Half])
     decided: list[Half] = field(default_factory=list[Half])
     waiting: list[bytes] = field(default_factory=list[bytes])
     recalled: list[bytes] = field(default_factory=list[bytes])
     truths: dict[bytes, int] = field(default_factory=dict[bytes, int])
-    """Of every half, answered or not."""
+    """Every half message, acknowledged or not."""
 
     def lengths(self) -> tuple[int, int, int, int]:
         return len(self.halves), len(self.decided), len(self.waiting), len(self.recalled)
@@ -64,15 +67,18 @@ class Story:
     def until(self, lengths: tuple[int, int, int, int]) -> "Story":
         halves, decided, waiting, recalled = lengths
         return Story(
-            self.halves[:halves], self.decided[:decided], self.waiting[:waiting],
-            self.recalled[:recalled], self.truths,
-        )  # fmt: skip
+            self.halves[:halves],
+            self.decided[:decided],
+            self.waiting[:waiting],
+            self.recalled[:recalled],
+            self.truths,
+        )
 
 
 @dataclass(frozen=True)
 class Cut:
     point: CrashPoint
-    promised: tuple[int, int, int, int]
+    guaranteed: tuple[int, int, int, int]
     now_ms: int
 
 
@@ -88,7 +94,7 @@ def decision(half: Half, what: int, *, checked: bool = False) -> dict[str, str]:
 
 
 class Play:
-    """One life of a broker, drawn from a seed, with all moments at which it may end."""
+    """One run of a broker, drawn from a seed, with all points at which it may crash."""
 
     def __init__(self, seed: int, mode: FlushMode) -> None:
         self._dice = Random(seed)
@@ -109,15 +115,24 @@ class Play:
 
     def run(self) -> None:
         actions = (
-            self.send_half, self.send_half, self.decide, self.decide, self.decide_again,
-            self.delay, self.time, self.recall, self.pass_time, self.pass_time, self.flush,
-        )  # fmt: skip
+            self.send_half,
+            self.send_half,
+            self.decide,
+            self.decide,
+            self.decide_again,
+            self.delay,
+            self.time,
+            self.recall,
+            self.pass_time,
+            self.pass_time,
+            self.flush,
+        )
         for _ in range(STEPS):
             self._dice.choice(actions)()
-            self._listen()
+            self._read_responses()
 
-    def _listen(self) -> None:
-        """Only what was answered is promised."""
+    def _read_responses(self) -> None:
+        """Read responses: only acknowledged requests are guaranteed."""
         still: list[tuple[RecordingPeer, object]] = []
         for peer, what in self._asked:
             answers = peer.answers()
@@ -154,10 +169,13 @@ class Play:
         answer = self.broker.send("orders", body, named, queue_id=2)
         self.story.halves.append(
             Half(
-                body, truth, is_delayed, int(answer.ext["queueOffset"]),
+                body,
+                truth,
+                is_delayed,
+                int(answer.ext["queueOffset"]),
                 int(answer.ext["msgId"][-16:], 16),
             )
-        )  # fmt: skip
+        )
 
     def decide(self) -> None:
         undecided = [
@@ -170,7 +188,7 @@ class Play:
             self._ask(RequestCode.END_TRANSACTION, decision(half, half.truth), half)
 
     def decide_again(self) -> None:
-        """Contradict a decision that was answered."""
+        """Contradict a decision that was acknowledged."""
         if self.story.decided:
             half = self._dice.choice(self.story.decided)
             what = ROLLBACK if half.truth == COMMIT else COMMIT
@@ -205,7 +223,7 @@ class Play:
 
 
 def live_on(image: Image, cut: Cut, play: Play) -> SmallBroker:
-    """Start again what the crash left, let the producer answer, and time pass."""
+    """Restart from what the crash left, let the producer respond, and time pass."""
     clock = ManualClock(cut.now_ms)
     broker = SmallBroker(SimDisk(image), config=CONFIG, store_config=play.config, clock=clock)
     producer = RecordingPeer("10.2.2.2", 2)
@@ -219,9 +237,9 @@ def live_on(image: Image, cut: Cut, play: Play) -> SmallBroker:
 
 
 def answer_checks(broker: SmallBroker, producer: RecordingPeer, story: Story) -> None:
-    for told in producer.take_told():
-        body = MessageView(told.body).body
-        place = (int(told.ext["tranStateTableOffset"]), int(told.ext["commitLogOffset"]))
+    for check in producer.take_told():
+        body = MessageView(check.body).body
+        place = (int(check.ext["tranStateTableOffset"]), int(check.ext["commitLogOffset"]))
         half = Half(body, story.truths[body], False, *place)
         ext = decision(half, half.truth, checked=True)
         broker.ask(RequestCode.END_TRANSACTION, ext, oneway=True)
@@ -246,8 +264,8 @@ def check(broker: SmallBroker, story: Story) -> None:
     came = broker.bodies("later")
     for body in story.waiting:
         if body not in story.recalled:
-            # A recall without an answer may count or not.
-            assert body in came or _may_be_recalled(broker, body), f"{body!r} never came"
+            # A recall without a response may or may not have succeeded.
+            assert body in came or _may_be_recalled(broker, body), f"{body!r} was never delivered"
     for body in story.recalled:
         assert body not in came, f"{body!r} was recalled"
 
@@ -259,7 +277,7 @@ def _may_be_recalled(broker: SmallBroker, body: bytes) -> bool:
 
 
 def contradict(broker: SmallBroker, story: Story) -> None:
-    """A producer that comes much later and says the opposite changes nothing."""
+    """A much later, contradicting decision of a producer changes nothing."""
     for half in story.halves:
         for what in (ROLLBACK, COMMIT) if half.truth != COMMIT else (ROLLBACK,):
             broker.ask(RequestCode.END_TRANSACTION, decision(half, what))
@@ -268,14 +286,14 @@ def contradict(broker: SmallBroker, story: Story) -> None:
 
 @pytest.fixture(autouse=True)
 def copies_come_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves are copied after a few others, so that crashes happen around that too."""
+    """Half messages are copied early, so that crashes happen around that too."""
     monkeypatch.setattr(transaction_checks, "SPREAD_MAX", 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(FlushMode))
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_call(seed: int, mode: FlushMode) -> None:
+def test_broker_killed_at_any_disk_call_keeps_its_guarantees(seed: int, mode: FlushMode) -> None:
     play = Play(seed, mode)
     play.run()
     assert len(play.cuts) > 100
@@ -284,7 +302,7 @@ def test_killed_at_any_call(seed: int, mode: FlushMode) -> None:
     for cut in play.cuts[seed % 2 :: 2]:
         image = next(_images(cut, "kept"))
         broker = live_on(image, cut, play)
-        story = play.story.until(cut.promised)
+        story = play.story.until(cut.guaranteed)
         check(broker, story)
         contradict(broker, story)
         check(broker, story)
@@ -292,13 +310,13 @@ def test_killed_at_any_call(seed: int, mode: FlushMode) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 104))
-def test_power_lost_at_any_call(seed: int) -> None:
+def test_broker_losing_power_at_any_disk_call_keeps_its_guarantees(seed: int) -> None:
     play = Play(seed, FlushMode.SYNC)
     play.run()
     for rank, cut in enumerate(play.cuts[seed % 3 :: 3]):
         for image in islice(_images(cut, f"{seed} {rank}"), 1, 3):
             broker = live_on(image, cut, play)
-            check(broker, play.story.until(cut.promised))
+            check(broker, play.story.until(cut.guaranteed))
 
 
 def _images(cut: Cut, seed: str) -> Iterator[Image]:

@@ -1,7 +1,7 @@
-"""Crash images: every state a loss of power may leave, recovered and held against what was sent.
+"""Crash images: every state that a power loss may leave, recovered and compared with the sends.
 
-Each seed is a workload; each of its calls to the disk is a moment to crash, with many images. See
-`tianzhou.testing.sim.disk_crashes`. A failure names the image; `test_replay` shows it alone.
+Each seed is a workload; each of its calls to the disk is a point to crash at, with many images. See
+`tianzhou.testing.sim.disk_crashes`. A failure names the image; `test_replay` runs it alone.
 """
 
 import os
@@ -16,33 +16,33 @@ SEEDS = 500 if TORTURE else 100
 IMAGES = 1000 if TORTURE else 500
 PLACE = os.environ.get("TIANZHOU_CRASH", "")
 
-# So many different images are checked in all: seeds write different bytes, so no two share one.
+# The number of different images in all: seeds write different bytes, so no two share an image.
 WANTED = 500_000 if TORTURE else 50_000
 assert WANTED <= SEEDS * IMAGES
 
 
 def explorer_of(seed: int) -> Explorer:
-    """Every second workload makes its checkpoints in slices, as with thousands of queues."""
+    """Every second workload writes its checkpoints in slices, as with thousands of queues."""
     return Explorer(seed, sliced=seed % 2 == 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_recovery_keeps_every_promise(seed: int) -> None:
+def test_recovery_of_every_crash_image_keeps_the_guarantees(seed: int) -> None:
     explorer = explorer_of(seed)
     explorer.crash_rebuild(cuts=8)
     explorer.explore(IMAGES)
     assert explorer.images >= IMAGES
-    assert explorer.nested > 0, "recovery itself was never cut short"
+    assert explorer.nested > 0, "recovery itself was never interrupted"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200 if TORTURE else 25))
-def test_a_start_is_never_silent_about_what_it_lost(seed: int) -> None:
+def test_start_reports_every_loss(seed: int) -> None:
     Losses(seed).check()
 
 
-def test_stale_records_halves_and_second_owners() -> None:
+def test_recovery_handles_stale_and_half_written_records_and_second_owners() -> None:
     for seed in range(5):
         explorer = Explorer(seed)
         explorer.check_foreign_record()
@@ -57,12 +57,12 @@ def test_replay() -> None:
     explorer_of(place.seed).replay(place)
 
 
-def test_a_seed_gives_the_same_images_again() -> None:
-    """Otherwise a failure could not be replayed."""
+def test_crash_images_depend_only_on_the_seed() -> None:
+    """Without this a failure could not be reproduced."""
     first, second = Explorer(3), Explorer(3)
     assert len(first.workload.cuts) == len(second.workload.cuts)
     assert first.workload.sent == second.workload.sent
-    assert [cut.promise for cut in first.workload.cuts] == [
-        cut.promise for cut in second.workload.cuts
+    assert [cut.guarantees for cut in first.workload.cuts] == [
+        cut.guarantees for cut in second.workload.cuts
     ]
     assert first.workload.disk.calls == second.workload.disk.calls

@@ -1,4 +1,4 @@
-"""Damaged logs: a torn end is cut, damage in the middle is reported and left, nothing is made up.
+"""Damaged logs: a torn end is truncated, damage in the middle is reported and kept.
 
 Each case damages a copy of a small store on a real disk and opens it.
 """
@@ -13,7 +13,6 @@ from damaged_store import (
     FILE_BYTES,
     Known,
     Placed,
-    abandon,
     check_whole,
     chunk_of,
     fast_directory,
@@ -37,18 +36,18 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """Killed when 20 of 21 messages were flushed."""
+    """A store that was killed when 20 of 21 messages were flushed."""
     return make(tmp_path_factory.mktemp("killed") / "store", 21, clean=False, flushed=20)
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """Stopped in order, with three log files."""
+    """A store that was stopped cleanly, with three log files."""
     return make(tmp_path_factory.mktemp("stopped") / "store", 100, clean=True)
 
 
-def go_on(known: Known, keep: int) -> None:
-    """Append behind what was kept, and find both after one more start, derived anew."""
+def append_and_restart(known: Known, keep: int) -> None:
+    """Append after the kept messages, and find both after a restart that rebuilds everything."""
     known.placed = known.placed[:keep]
     store = open_store(known.root)
     known.append(store, 5)
@@ -63,7 +62,7 @@ def go_on(known: Known, keep: int) -> None:
 # Torn tails
 
 
-def test_a_tail_torn_at_every_byte_is_cut(killed: Known, place: Path) -> None:
+def test_tail_torn_at_any_byte_is_truncated(killed: Known, place: Path) -> None:
     last = killed.placed[-1]
     known = killed.copy(place / "copy")
     for kept in range(last.size):
@@ -74,13 +73,13 @@ def test_a_tail_torn_at_every_byte_is_cut(killed: Known, place: Path) -> None:
         assert store.recovered.damage == []
         assert store.recovered.quarantine == ""
         assert readable(store) == set(killed.placed[:-1])
-        abandon(store)
+        store.abandon()
         assert not any(known.read_log(last.offset, last.size))
-    go_on(known, 20)
+    append_and_restart(known, 20)
 
 
-def test_a_file_that_ends_at_every_byte_is_healed(killed: Known, place: Path) -> None:
-    """A cut that was interrupted leaves the last file short."""
+def test_last_file_that_ends_at_any_byte_is_repaired(killed: Known, place: Path) -> None:
+    """An interrupted truncation leaves the last file short."""
     last = killed.placed[-1]
     known = killed.copy(place / "copy")
     for kept in range(0, last.size, 5):
@@ -89,13 +88,13 @@ def test_a_file_that_ends_at_every_byte_is_healed(killed: Known, place: Path) ->
             file.truncate(last.offset % FILE_BYTES + kept)
         store = open_store(known.root)
         assert readable(store) == set(killed.placed[:-1])
-        abandon(store)
+        store.abandon()
         assert known.log_path(last.offset).stat().st_size == FILE_BYTES
-    go_on(known, 20)
+    append_and_restart(known, 20)
 
 
-def test_a_flushed_record_that_is_torn_is_damage_and_stays(killed: Known, place: Path) -> None:
-    """The last of the 20 that were flushed, and 21 as well: they were promised."""
+def test_torn_record_that_was_flushed_is_damage_and_kept(killed: Known, place: Path) -> None:
+    """The last of the 20 flushed records, and the 21st as well: their durability is guaranteed."""
     first, last = killed.placed[-2], killed.placed[-1]
     for kept in (3, 90, first.size - 1):
         known = killed.copy(place / str(kept))
@@ -109,7 +108,7 @@ def test_a_flushed_record_that_is_torn_is_damage_and_stays(killed: Known, place:
         assert {path: known.tree("commitlog")[path] for path in before} == before
 
 
-# Garbage behind the end
+# Garbage after the end
 
 
 def _random_bytes(_known: Known, size: int) -> bytes:
@@ -129,12 +128,12 @@ def _negative_size(_known: Known, _size: int) -> bytes:
 
 
 def _stale_records(known: Known, _size: int) -> bytes:
-    """Sound in themselves, but they stood elsewhere."""
+    """Valid records, but at the wrong place."""
     return known.read_log(known.placed[0].offset, known.placed[3].end)
 
 
 def _blank_marker(_known: Known, size: int) -> bytes:
-    """The file would end here, but there is no next one."""
+    """The marker ends the file, but there is no next file."""
     return struct.pack(">iI", size, 0xCBD43194)
 
 
@@ -142,7 +141,7 @@ GARBAGE = (_random_bytes, _huge_size, _size_beyond_the_file, _negative_size, _st
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda f: f.__name__.strip("_"))
-def test_garbage_behind_the_end_is_never_served(
+def test_garbage_after_the_end_is_never_served(
     killed: Known, place: Path, garbage: Callable[[Known, int], bytes]
 ) -> None:
     known = killed.copy(place / "copy")
@@ -152,13 +151,13 @@ def test_garbage_behind_the_end_is_never_served(
     store = open_store(known.root)
     assert store.log.end == store.recovered.cut_at == end
     check_whole(store, killed.placed)
-    abandon(store)
+    store.abandon()
     assert not any(known.read_log(end, room))
-    go_on(known, 21)
+    append_and_restart(known, 21)
 
 
-def test_a_blank_marker_at_the_end_begins_the_next_file(killed: Known, place: Path) -> None:
-    """Killed between closing a file and writing the first record of the next."""
+def test_blank_marker_at_the_end_starts_the_next_file(killed: Known, place: Path) -> None:
+    """The process was killed between closing a file and writing the first record of the next."""
     known = killed.copy(place / "copy")
     end = known.placed[-1].end
     room = FILE_BYTES - end % FILE_BYTES
@@ -166,8 +165,8 @@ def test_a_blank_marker_at_the_end_begins_the_next_file(killed: Known, place: Pa
     store = open_store(known.root)
     assert store.log.end == end + room
     check_whole(store, killed.placed)
-    abandon(store)
-    go_on(known, 21)
+    store.abandon()
+    append_and_restart(known, 21)
 
 
 def _sound_record_at(offset: int) -> bytes:
@@ -176,10 +175,8 @@ def _sound_record_at(offset: int) -> bytes:
     return bytes(chunk.data)
 
 
-def test_a_sound_record_behind_a_torn_one_is_set_aside_and_never_comes_back(
-    killed: Known, place: Path
-) -> None:
-    """Pages were written out of order, or rot: the rest goes to quarantine, whole, and is cut."""
+def test_valid_record_after_a_torn_one_is_quarantined_for_good(killed: Known, place: Path) -> None:
+    """Out-of-order page writes, or damage: the rest is moved to quarantine and truncated."""
     known = killed.copy(place / "copy")
     last = known.placed[-1]
     known.write_log(last.offset + 40, bytes(last.size - 40))
@@ -190,15 +187,15 @@ def test_a_sound_record_behind_a_torn_one_is_set_aside_and_never_comes_back(
     aside = Path(store.recovered.quarantine).read_bytes()
     assert ghost in aside
     assert readable(store) == set(killed.placed[:-1])
-    abandon(store)
+    store.abandon()
     assert not any(known.read_log(last.offset, FILE_BYTES - last.offset % FILE_BYTES))
-    # The same message again ends exactly where the ghost stood.
+    # The same message, sent again, ends exactly where the stale record was.
     known.placed = known.placed[:-1]
     store = open_store(known.root)
     known.append(store, 1)
     assert known.placed[-1].end == last.end
-    abandon(store)
-    go_on(known, 21)
+    store.abandon()
+    append_and_restart(known, 21)
 
 
 # Damage in the middle
@@ -210,7 +207,7 @@ def _flips(victim: Placed) -> list[int]:
     return sorted({*range(64), *range(64, bits, 7), *range(bits - 24, bits)})
 
 
-def test_a_flipped_bit_in_the_middle_is_reported_and_the_rest_is_served(
+def test_flipped_bit_in_the_log_is_reported_and_the_rest_served(
     stopped: Known, place: Path
 ) -> None:
     victim = stopped.placed[10]
@@ -229,10 +226,8 @@ def test_a_flipped_bit_in_the_middle_is_reported_and_the_rest_is_served(
         assert known.tree("commitlog") == before
 
 
-def test_a_damaged_length_of_a_served_record_yields_no_wrong_message(
-    stopped: Known, place: Path
-) -> None:
-    """Without a rebuild nobody reads the whole log, but a reader looks before it gives."""
+def test_damaged_record_length_yields_no_wrong_message(stopped: Known, place: Path) -> None:
+    """Without a rebuild nothing reads the whole log, but a reader checks before it returns."""
     victim = stopped.placed[10]
     known = stopped.copy(place / "copy")
     known.write_log(victim.offset + 2, b"\xff")
@@ -242,41 +237,41 @@ def test_a_damaged_length_of_a_served_record_yields_no_wrong_message(
 
 
 def test_flipped_bit_of_a_served_record_is_detected_by_readers(stopped: Known, place: Path) -> None:
-    """The log was left in order; since then its disk forgot a bit."""
+    """The log was closed cleanly; then a bit flipped on the disk."""
     victim = stopped.placed[10]
     known = stopped.copy(place / "copy")
     original = known.read_log(victim.offset, victim.size)
-    wanted, told = set(stopped.placed) - {victim}, list[int]()
+    wanted, reported = set(stopped.placed) - {victim}, list[int]()
     for bit in _flips(victim):
         damaged = bytearray(original)
         damaged[bit // 8] ^= 1 << bit % 8
         known.write_log(victim.offset, bytes(damaged))
         store = open_store(known.root)
-        told.clear()
-        store.on_damage = told.append
+        reported.clear()
+        store.on_damage = reported.append
         assert readable(store) == wanted, bit
         assert readable(store) == wanted, bit
         with store.record_at(victim.offset) as found:
             assert found.count == 0, bit
-        assert told == [victim.offset], bit
+        assert reported == [victim.offset], bit
         store.abandon()
 
 
-def test_recently_written_records_are_verified_too(stopped: Known, place: Path) -> None:
-    """Its page may have been dropped and read again, from a disk that forgot a bit."""
+def test_flipped_bit_of_a_recent_record_is_detected_by_readers(stopped: Known, place: Path) -> None:
+    """Its page may have been dropped and read again from a disk with a flipped bit."""
     known = stopped.copy(place / "copy")
     store = open_store(known.root)
     known.append(store, 5)
     check_whole(store, known.placed)
-    victim, told = known.placed[-3], list[int]()
+    victim, reported = known.placed[-3], list[int]()
     known.write_log(victim.end - 40, bytes([known.read_log(victim.end - 40, 1)[0] ^ 1]))
-    store.on_damage = told.append
+    store.on_damage = reported.append
     assert readable(store) == set(known.placed) - {victim}
-    assert told == [victim.offset]
+    assert reported == [victim.offset]
     store.close()
 
 
-def test_several_damaged_places_are_each_reported(stopped: Known, place: Path) -> None:
+def test_each_damaged_place_is_reported(stopped: Known, place: Path) -> None:
     victims = [stopped.placed[rank] for rank in (3, 4, 30, 55)]
     known = stopped.copy(place / "copy")
     for victim in victims:
@@ -284,7 +279,7 @@ def test_several_damaged_places_are_each_reported(stopped: Known, place: Path) -
     store = open_store(known.root, rebuild=True)
     spans = [(d.start, d.end) for d in store.recovered.damage]
     assert spans == [
-        (victims[0].offset, victims[1].end),  # neighbours are one gap
+        (victims[0].offset, victims[1].end),  # adjacent records are one gap
         (victims[2].offset, victims[2].end),
         (victims[3].offset, victims[3].end),
     ]
@@ -332,7 +327,7 @@ ANYWHERE = (_rename_like_a_copy, _drop_a_digit, _between_two_files, _far_ahead)
 
 
 @pytest.mark.parametrize("surgery", [*MIDDLE, *ANYWHERE], ids=lambda f: f.__name__.strip("_"))
-def test_a_log_with_a_wrong_file_is_refused_by_name_and_left_alone(
+def test_log_with_a_wrong_file_is_rejected_unchanged(
     stopped: Known, place: Path, surgery: Callable[[Path], None]
 ) -> None:
     known = stopped.copy(place / "copy")
@@ -344,14 +339,14 @@ def test_a_log_with_a_wrong_file_is_refused_by_name_and_left_alone(
     named = Path(caught.value.path)
     assert named.parent == known.root / "commitlog"
     in_question = {*before["commitlog"], str(middle.relative_to(known.root))}
-    if surgery is _far_ahead:  # what is missing is named, and what comes after it
+    if surgery is _far_ahead:  # the error names the missing file and the next one
         assert f"{FILE_BYTES * 40:020d}" in str(caught.value)
     else:
         assert str(named.relative_to(known.root)) in in_question
     assert {part: known.tree(part) for part in before} == before
 
 
-def test_a_last_file_that_is_too_long_is_refused(stopped: Known, place: Path) -> None:
+def test_last_file_that_is_too_long_is_rejected(stopped: Known, place: Path) -> None:
     known = stopped.copy(place / "copy")
     last = known.log_path(known.placed[-1].offset)
     _lengthen(last)
@@ -360,17 +355,17 @@ def test_a_last_file_that_is_too_long_is_refused(stopped: Known, place: Path) ->
     assert last.stat().st_size == FILE_BYTES + 1
 
 
-def test_an_empty_file_behind_the_last_is_no_obstacle(stopped: Known, place: Path) -> None:
-    """Killed between making a file and giving it a length."""
+def test_empty_file_after_the_last_is_accepted(stopped: Known, place: Path) -> None:
+    """The process was killed between creating a file and setting its size."""
     known = stopped.copy(place / "copy")
     known.log_path(known.placed[-1].offset + FILE_BYTES).write_bytes(b"")
     store = open_store(known.root)
     check_whole(store, known.placed)
     store.close()
-    go_on(known, 100)
+    append_and_restart(known, 100)
 
 
-def test_a_last_file_that_lost_its_bytes_is_reported(stopped: Known, place: Path) -> None:
+def test_last_file_that_lost_its_bytes_is_reported(stopped: Known, place: Path) -> None:
     known = stopped.copy(place / "copy")
     last = known.log_path(known.placed[-1].offset)
     lost_from = int(last.name)
@@ -383,7 +378,7 @@ def test_a_last_file_that_lost_its_bytes_is_reported(stopped: Known, place: Path
     store.close()
 
 
-def test_a_log_without_its_oldest_file_begins_later(stopped: Known, place: Path) -> None:
+def test_log_without_its_oldest_file_starts_later(stopped: Known, place: Path) -> None:
     known = stopped.copy(place / "copy")
     _remove(known.log_path(0))
     store = open_store(known.root)

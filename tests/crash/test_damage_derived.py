@@ -1,4 +1,4 @@
-"""Queues, index, checkpoint and abort marker lost or wrong: the log decides, and nothing else."""
+"""Queues, index, checkpoint and abort marker lost or wrong: only the log decides."""
 
 import os
 import random
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from damaged_store import (
     Known,
-    abandon,
     check_whole,
     fast_directory,
     make,
@@ -34,7 +33,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """Stopped in order; or killed when 70 of 100 messages were checkpointed."""
+    """A store that was stopped cleanly, or killed when 70 of 100 messages were checkpointed."""
     root = tmp_path_factory.mktemp(request.param) / "store"
     if request.param == "stopped":
         return make(root, 100, clean=True)
@@ -56,7 +55,7 @@ def write_at(path: Path, at: int, data: bytes) -> None:
 
 
 def last_unit_at(path: Path) -> int:
-    """Where the last unit of a queue file that is in use begins."""
+    """The position of the last used unit of a queue file."""
     data = path.read_bytes()
     used = [at for at in range(0, len(data), 20) if any(data[at : at + 20])]
     return used[-1]
@@ -130,7 +129,7 @@ def write_a_unit_ahead_of_the_log(known: Known) -> None:
 
 
 def swap_two_queues(known: Known) -> None:
-    """Both have as many messages of the same sizes."""
+    """Both have the same number of messages of the same sizes."""
     topic = known.root / "consumequeue" / "orders"
     (topic / "0").rename(topic / "9")
     (topic / "1").rename(topic / "0")
@@ -213,7 +212,7 @@ def fill_the_checkpoint_with_noise(known: Known) -> None:
 
 
 def touch_a_time_of_the_checkpoint(known: Known) -> None:
-    """As a Java broker does that ran in between."""
+    """As a Java broker does that was run in between."""
     write_at(known.root / "checkpoint", 0, struct.pack(">q", 1 << 45))
 
 
@@ -239,11 +238,11 @@ CASES: list[Surgery] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("surgery", CASES, ids=lambda f: f.__name__)
-def test_damaged_derived_file_is_rebuilt(original: Known, place: Path, surgery: Surgery) -> None:
+@pytest.mark.parametrize("damage", CASES, ids=lambda f: f.__name__)
+def test_damaged_derived_file_is_rebuilt(original: Known, place: Path, damage: Surgery) -> None:
     known = original.copy(place / "store")
     log = known.tree("commitlog")
-    surgery(known)
+    damage(known)
     store = open_store(known.root)
     assert store.recovered.damage == []
     check_whole(store, known.placed)
@@ -263,16 +262,16 @@ QUIET: list[Surgery] = [
 ]
 
 
-@pytest.mark.parametrize("surgery", QUIET, ids=lambda f: f.__name__)
-def test_quiet_damage_gives_no_wrong_message_and_a_rebuild_heals_it(
-    original: Known, place: Path, surgery: Surgery
+@pytest.mark.parametrize("damage", QUIET, ids=lambda f: f.__name__)
+def test_undetected_damage_yields_no_wrong_message_and_a_rebuild_fixes_it(
+    original: Known, place: Path, damage: Surgery
 ) -> None:
-    """Nobody reads all derived files at a start; what can't be seen there must do no harm."""
+    """A start does not read all derived files; damage that it cannot see must do no harm."""
     known = original.copy(place / "store")
-    surgery(known)
+    damage(known)
     store = open_store(known.root)
     assert readable(store) == set(known.placed)
-    abandon(store)
+    store.abandon()
     store = open_store(known.root, rebuild=True)
     check_whole(store, known.placed)
     store.close()
@@ -280,7 +279,7 @@ def test_quiet_damage_gives_no_wrong_message_and_a_rebuild_heals_it(
 
 @pytest.mark.parametrize("rank", [0, 3, 11])
 @pytest.mark.parametrize("target", ["void", "middle", "neighbour", "other queue", "nothing"])
-def test_a_wrong_unit_in_the_middle_of_a_queue_leads_to_no_wrong_message(
+def test_wrong_unit_in_a_queue_yields_no_wrong_message(
     original: Known, place: Path, rank: int, target: str
 ) -> None:
     known = original.copy(place / "store")
@@ -295,41 +294,41 @@ def test_a_wrong_unit_in_the_middle_of_a_queue_leads_to_no_wrong_message(
     write_at(queue_files(known)[rank // 10], rank % 10 * 20, struct.pack(">qiq", *unit))
     store = open_store(known.root)
     assert set(known.placed) - {mine[rank]} <= readable(store) <= set(known.placed)
-    abandon(store)
+    store.abandon()
     store = open_store(known.root, rebuild=True)
     check_whole(store, known.placed)
     store.close()
 
 
-# Checkpoints of other moments and other stores
+# Checkpoints of other times and other stores
 
 
-def test_an_older_checkpoint_means_more_scanning_and_nothing_else(place: Path) -> None:
+def test_older_checkpoint_only_causes_more_scanning(place: Path) -> None:
     known = make(place / "store", 40, clean=False)
     older = (known.root / "checkpoint").read_bytes()
     store = open_store(known.root)
     known.append(store, 60)
     store.checkpoint()
-    abandon(store)
+    store.abandon()
     (known.root / "checkpoint").write_bytes(older)
     store = open_store(known.root)
     check_whole(store, known.placed)
     store.close()
 
 
-def test_a_checkpoint_of_the_future_is_not_believed(place: Path) -> None:
-    """Another store of the same kind that came further; or ours, with a log from a backup."""
+def test_checkpoint_beyond_the_log_is_not_trusted(place: Path) -> None:
+    """From a store that is further ahead; or ours, with a log from a backup."""
     ahead = make(place / "ahead", 100, clean=True)
     known = make(place / "store", 40, clean=True)
     shutil.copy(ahead.root / "checkpoint", known.root / "checkpoint")
     store = open_in_spite_of_loss(known.root)
-    # It says that more was flushed than there is: that is told, and nothing is cut.
+    # It claims that more was flushed than exists: that is reported, and nothing is truncated.
     assert readable(store) == set(known.placed)
     assert store.recovered.damage
     store.close()
 
 
-def test_a_checkpoint_of_another_store_is_not_believed(place: Path) -> None:
+def test_checkpoint_of_another_store_is_not_trusted(place: Path) -> None:
     known = make(place / "store", 100, clean=True)
     other = make(place / "other", 50, clean=True)
     shutil.copy(other.root / "checkpoint", known.root / "checkpoint")
@@ -342,9 +341,7 @@ def test_a_checkpoint_of_another_store_is_not_believed(place: Path) -> None:
 
 
 @pytest.mark.parametrize("present", [True, False])
-def test_the_abort_marker_alone_decides_nothing(
-    original: Known, place: Path, present: bool
-) -> None:
+def test_abort_marker_alone_changes_nothing(original: Known, place: Path, present: bool) -> None:
     known = original.copy(place / "store")
     abort = known.root / "abort"
     if present:
@@ -371,16 +368,16 @@ except StoreLocked as error:
 """
 
 
-def test_a_second_process_is_refused(place: Path) -> None:
+def test_second_process_on_a_store_is_rejected(place: Path) -> None:
     known = make(place / "store", 10, clean=True)
     store = open_store(known.root)
     before = known.tree("commitlog") | known.tree("consumequeue")
     command = [sys.executable, "-c", OPENER, str(Path(__file__).parent), str(known.root)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert str(known.root / "lock") in told.stdout
+    holder = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert str(known.root / "lock") in holder.stdout
     assert StoreLocked.__doc__
     assert known.tree("commitlog") | known.tree("consumequeue") == before
     check_whole(store, known.placed)
     store.close()
-    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert told.stdout == ""
+    holder = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert holder.stdout == ""

@@ -1,4 +1,4 @@
-"""A full disk: writes are refused, reads go on, and all works again when there is room."""
+"""A full disk: writes are rejected, reads continue, and writes resume when there is room."""
 
 import contextlib
 import errno
@@ -11,7 +11,6 @@ from damaged_store import (
     CONFIG,
     FILE_BYTES,
     Known,
-    abandon,
     check_whole,
     fast_directory,
     open_store,
@@ -43,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Disk(RealFiles):
-    """Says how full it is, and refuses to reserve blocks when it is told to."""
+    """Reports a chosen disk usage, and fails to reserve blocks when the test wants it."""
 
     def __init__(self) -> None:
         self.used_percent = 10
@@ -80,7 +79,7 @@ def open_on(disk: RealFiles, root: Path, clock: ManualClock | None = None) -> Me
 
 
 def fill(known: Known, store: MessageStore) -> None:
-    """Append until the disk has no more room."""
+    """Append until the disk is full."""
     try:
         for _ in range(10_000):
             known.append(store, 20)
@@ -89,7 +88,7 @@ def fill(known: Known, store: MessageStore) -> None:
     raise AssertionError("the disk never ran full")
 
 
-def test_a_real_disk_runs_full_and_is_given_room_again(small_disk: Path) -> None:
+def test_real_disk_that_fills_up_rejects_writes_until_there_is_room(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(400 * 1024))
     known = Known(small_disk / "store")
@@ -106,7 +105,7 @@ def test_a_real_disk_runs_full_and_is_given_room_again(small_disk: Path) -> None
     assert len(known.placed) >= count + 40
     _check_stored(store, known)
     store.checkpoint()
-    abandon(store)
+    store.abandon()
     store = open_store(known.root)
     assert store.recovered.damage == []
     check_whole(store, known.placed)
@@ -114,25 +113,25 @@ def test_a_real_disk_runs_full_and_is_given_room_again(small_disk: Path) -> None
 
 
 def _check_stored(store: MessageStore, known: Known) -> None:
-    """Every promised message can be read. Dispatch may lag behind while its files find no room."""
+    """Check that acknowledged messages can be read. Dispatch may lag while its files lack room."""
     store.dispatch_all()
     assert readable(store) <= set(known.placed)
     dispatched = store.watermarks.dispatched
     assert readable(store) == {placed for placed in known.placed if placed.end <= dispatched}
 
 
-def test_a_full_disk_loses_nothing_over_a_kill(small_disk: Path) -> None:
+def test_full_disk_and_a_kill_lose_nothing(small_disk: Path) -> None:
     known = Known(small_disk / "store")
     store = open_store(known.root)
     fill(known, store)
-    abandon(store)
-    # Opening derives what had no room, so it needs some.
+    store.abandon()
+    # Opening derives what had no room before, so it needs some.
     for path in (known.root / "index").iterdir():
         path.unlink()
     with contextlib.suppress(DiskFull):
         store = open_store(known.root)
         assert readable(store) == set(known.placed)
-        abandon(store)
+        store.abandon()
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     store = open_store(known.root)
     check_whole(store, known.placed)
@@ -140,14 +139,14 @@ def test_a_full_disk_loses_nothing_over_a_kill(small_disk: Path) -> None:
     store.close()
 
 
-def test_an_injected_full_disk_refuses_whole_chunks(place: Path) -> None:
+def test_full_disk_rejects_whole_chunks(place: Path) -> None:
     disk = Disk()
     known = Known(place / "store")
     store = open_on(disk, known.root)
     known.append(store, 10)
     disk.full = True
     end = store.log.end
-    fill(known, store)  # blocks that were taken before can still be used up
+    fill(known, store)  # blocks that were reserved before can still be used
     full_end = store.log.end
     assert end <= full_end
     with pytest.raises(DiskFull, match="nothing was stored"):
@@ -157,14 +156,14 @@ def test_an_injected_full_disk_refuses_whole_chunks(place: Path) -> None:
     disk.full = False
     known.append(store, 60)
     check_whole(store, known.placed)
-    # Ranks have no gap where chunks were refused.
+    # Queue offsets have no gap where chunks were rejected.
     for key in {placed.queue for placed in known.placed}:
         ranks = [placed.queue_offset for placed in known.placed if placed.queue == key]
         assert ranks == list(range(len(ranks)))
     store.close()
 
 
-def test_marks_of_disk_use_refuse_writes_and_take_them_again(place: Path) -> None:
+def test_disk_usage_limits_reject_and_accept_writes(place: Path) -> None:
     disk = Disk()
     known = Known(place / "store")
     store = open_on(disk, known.root)
@@ -172,7 +171,7 @@ def test_marks_of_disk_use_refuse_writes_and_take_them_again(place: Path) -> Non
     for percent in (75, 85, 90):
         disk.used_percent = percent
         store.clean()
-        assert store.refusal == "", "a mark counts when it is passed, not when it is reached"
+        assert store.refusal == "", "a limit applies when it is exceeded, not when it is reached"
         known.append(store, 1)
     disk.used_percent = 91
     store.clean()
@@ -188,7 +187,7 @@ def test_marks_of_disk_use_refuse_writes_and_take_them_again(place: Path) -> Non
     store.close()
 
 
-def test_a_nearly_full_disk_takes_the_oldest_file_at_a_time(place: Path) -> None:
+def test_nearly_full_disk_deletes_the_oldest_file_one_at_a_time(place: Path) -> None:
     disk = Disk()
     known = Known(place / "store")
     store = open_on(disk, known.root)
@@ -203,20 +202,20 @@ def test_a_nearly_full_disk_takes_the_oldest_file_at_a_time(place: Path) -> None
     disk.used_percent = 95
     for _ in range(files):
         store.clean()
-    assert len(store.log.segments) == 1, "the file that is being written stays"
+    assert len(store.log.segments) == 1, "the file that is being written is kept"
     kept = {placed for placed in known.placed if placed.offset >= store.log.min_offset}
     assert readable(store) == kept
     store.close()
 
 
-def test_a_filling_disk_removes_expired_files_at_any_hour(place: Path) -> None:
+def test_filling_disk_deletes_expired_files_at_any_hour(place: Path) -> None:
     disk, clock = Disk(), ManualClock()
     known = Known(place / "store")
     store = open_on(disk, known.root, clock)
     known.append(store, 100)
     clock.advance(hours=100)
     known.append(store, 1)
-    assert store.clean() == 0  # no hour of the day is set for it
+    assert store.clean() == 0  # no hour of the day is configured
     disk.used_percent = 76
     assert store.clean() > 0
     store.close()

@@ -1,4 +1,4 @@
-"""Every call to the disk fails once, for every call of a short workload: SQLite's method."""
+"""Each call to the disk fails once, for every call of a short workload, as SQLite tests it."""
 
 import errno
 
@@ -24,8 +24,10 @@ MODES = [pytest.param(mode, id=mode.name.lower()) for mode in FlushMode]
 ONWARD = [pytest.param(False, id="once"), pytest.param(True, id="from-then-on")]
 
 
-def failing(mode: FlushMode, number: int, error: int, *, onward: bool, drops: bool = False) -> Run:
-    """A run in which this call failed; it was noticed, unless nobody needed what it did."""
+def run_with_failure(
+    mode: FlushMode, number: int, error: int, *, onward: bool, drops: bool = False
+) -> Run:
+    """A run in which this call failed; the error was noticed unless its result was not needed."""
     run = Run(mode, Fault(number, error, onward), drops=drops)
     try:
         run.work()
@@ -36,7 +38,7 @@ def failing(mode: FlushMode, number: int, error: int, *, onward: bool, drops: bo
     return run
 
 
-def test_the_workload_is_long_enough() -> None:
+def test_io_error_workload_covers_every_disk_call() -> None:
     for calls in CALLS.values():
         assert len(calls) >= 200
         kinds = {call.kind for call in calls}
@@ -46,20 +48,20 @@ def test_the_workload_is_long_enough() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("onward", ONWARD)
 @pytest.mark.parametrize("mode", MODES)
-def test_an_io_error_loses_nothing_acknowledged(mode: FlushMode, onward: bool) -> None:
+def test_io_error_loses_nothing_acknowledged(mode: FlushMode, onward: bool) -> None:
     for number in range(1, len(CALLS[mode]) + 1):
-        run = failing(mode, number, errno.EIO, onward=onward)
+        run = run_with_failure(mode, number, errno.EIO, onward=onward)
         run.check_power_loss()
         run.check_restart()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_a_failed_sync_is_not_trusted_after_a_restart(mode: FlushMode) -> None:
-    """The kernel may call the pages clean and not write them again."""
+def test_pages_of_a_failed_sync_are_not_trusted_after_a_restart(mode: FlushMode) -> None:
+    """The kernel may mark the pages clean and never write them again."""
     for number, call in enumerate(CALLS[mode], 1):
         if call.kind == "sync":
-            run = failing(mode, number, errno.EIO, onward=False, drops=True)
+            run = run_with_failure(mode, number, errno.EIO, onward=False, drops=True)
             run.check_power_loss()
             run.check_restart()
 
@@ -67,29 +69,29 @@ def test_a_failed_sync_is_not_trusted_after_a_restart(mode: FlushMode) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("onward", ONWARD)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_full_disk_loses_nothing_acknowledged(mode: FlushMode, onward: bool) -> None:
+def test_disk_full_error_loses_nothing_acknowledged(mode: FlushMode, onward: bool) -> None:
     for number in range(1, len(CALLS[mode]) + 1):
-        run = failing(mode, number, errno.ENOSPC, onward=onward)
+        run = run_with_failure(mode, number, errno.ENOSPC, onward=onward)
         run.check_power_loss()
         run.check_restart()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_room_for_the_log_refuses_and_passes(mode: FlushMode) -> None:
-    """Blocks and files are taken before anything is written, so a full disk is no disaster."""
+def test_no_room_for_the_log_rejects_writes_until_there_is_room(mode: FlushMode) -> None:
+    """Blocks and files are reserved before anything is written, so a full disk is harmless."""
     for number, call in enumerate(CALLS[mode], 1):
         if call.kind not in ("reserve", "create") or "/commitlog/" not in call.path:
             continue
-        run = failing(mode, number, errno.ENOSPC, onward=False)
+        run = run_with_failure(mode, number, errno.ENOSPC, onward=False)
         assert run.fenced is None, f"call {number}, {call}: {run.fenced}"
         assert [type(error) for error in run.errors] == [DiskFull]
-        assert run.acked == len(run.sent), "the store did not go on"
+        assert run.acked == len(run.sent), "the store did not recover"
         run.check_restart()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_failed_write_or_sync_of_the_log_fences(mode: FlushMode) -> None:
+def test_failed_write_or_sync_of_the_log_fences_the_store(mode: FlushMode) -> None:
     for number, call in enumerate(CALLS[mode], 1):
         if call.kind in ("pwrite", "sync") and "/commitlog/" in call.path:
-            run = failing(mode, number, errno.EIO, onward=False)
+            run = run_with_failure(mode, number, errno.EIO, onward=False)
             assert run.fenced is not None, f"call {number}, {call} was ignored"

@@ -1,5 +1,5 @@
-"""An allocation fails at every step of a short workload: the store refuses, never fences, leaves no
-file behind, and goes on by itself."""
+"""An allocation fails at every step of a short workload: the store rejects the call, never fences,
+leaves no file behind, and recovers by itself."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def disarmed() -> Iterator[None]:
 
 def check(run: Run, what: str) -> None:
     for error in run.errors:
-        # Whether a write was made is unknown if memory runs out between it and its bookkeeping,
+        # The outcome of a write is unknown if memory runs out between it and its bookkeeping,
         # and so is what is left if that happens while files are removed.
         assert isinstance(error, DiskFull) or "between" in str(error), f"{what}: {error!r}"
     run.check_power_loss()
@@ -39,7 +39,7 @@ def check(run: Run, what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("onward", ONWARD)
 @pytest.mark.parametrize("mode", MODES)
-def test_store_without_memory_for_a_disk_call_refuses_and_recovers(
+def test_store_without_memory_for_a_disk_call_rejects_it_and_recovers(
     mode: FlushMode, onward: bool
 ) -> None:
     for number, call in enumerate(undisturbed(mode).disk.calls, 1):
@@ -51,10 +51,10 @@ def test_store_without_memory_for_a_disk_call_refuses_and_recovers(
 @pytest.mark.slow
 @pytest.mark.parametrize("point", failpoint.POINTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_store_without_memory_at_a_fail_point_refuses_and_recovers(
+def test_store_without_memory_at_a_fail_point_rejects_the_call_and_recovers(
     mode: FlushMode, point: str
 ) -> None:
-    """Once at each passage of the point."""
+    """Fail once at each passage of the point."""
     for fail_at in range(1, 1000):
         passed = 0
 

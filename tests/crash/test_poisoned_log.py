@@ -1,4 +1,4 @@
-"""Logs that a former version poisoned: they open, serve all other records, and name the place."""
+"""Logs poisoned by an earlier version: they open, serve all other records, and report the place."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +21,17 @@ POISON = b"poison"
 
 
 def poison(store: MessageStore, sys_flag: int, queue_offset: int) -> tuple[int, int]:
-    """Write a poisoned record at the end of the log; where it begins and ends."""
+    """Write a poisoned record at the end of the log; returns its start and end."""
     start = store.log.end
     data = poisoned_record(
-        QUEUES[0], POISON, sys_flag=sys_flag, queue_offset=queue_offset, physical_offset=start,
-        store_ms=1_700_000_000_000, properties=b"UNIQ_KEY\x01BAD\x02KEYS\x01bad\x02",
-    )  # fmt: skip
+        QUEUES[0],
+        POISON,
+        sys_flag=sys_flag,
+        queue_offset=queue_offset,
+        physical_offset=start,
+        store_ms=1_700_000_000_000,
+        properties=b"UNIQ_KEY\x01BAD\x02KEYS\x01bad\x02",
+    )
     store.log.append_raw(data, timestamp=1_700_000_000_000)
     return start, start + len(data)
 
@@ -76,14 +81,14 @@ def test_start_of_a_poisoned_log_serves_everything_else(
         store.append(chunk_of(range(8)))
         store.flush()
         start, end = poison(store, sys_flag, queue_offset=2)
-        # The old code never got past the poison, so that nothing behind it was dispatched.
+        # The old code never got past the poison, so nothing after it was dispatched.
         store._next_offsets = {queue: 3 if queue == QUEUES[0] else 2 for queue in QUEUES}
         if behind:
             store.append(chunk_of(range(8, 8 + behind)))
         store.flush()
         kill(store)
 
-        for is_first in (True, False):  # what the first start wrote must suit the second
+        for is_first in (True, False):  # the second start must accept what the first wrote
             found = verify(root)
             assert [(one.start, one.end) for one in found.damage] == [(start, end)]
             assert "malformed" in found.damage[0].reason
@@ -106,7 +111,7 @@ def test_start_of_a_poisoned_log_serves_everything_else(
 
 
 @pytest.mark.parametrize("sys_flag", FLAGS)
-def test_clean_stop_behind_poison_needs_no_rebuild(tmp_path: Path, sys_flag: int) -> None:
+def test_clean_stop_after_poison_needs_no_rebuild(tmp_path: Path, sys_flag: int) -> None:
     store = open_store(tmp_path)
     store.append(chunk_of(range(4)))
     start, _ = poison(store, sys_flag, queue_offset=1)
@@ -121,7 +126,7 @@ def test_clean_stop_behind_poison_needs_no_rebuild(tmp_path: Path, sys_flag: int
 
 
 @pytest.mark.parametrize("sys_flag", FLAGS)
-def test_slave_takes_a_poisoned_log_and_serves_the_rest(tmp_path: Path, sys_flag: int) -> None:
+def test_slave_replicates_a_poisoned_log_and_serves_the_rest(tmp_path: Path, sys_flag: int) -> None:
     master = open_store(tmp_path / "master")
     master.append(chunk_of(range(4)))
     start, _ = poison(master, sys_flag, queue_offset=1)
@@ -141,17 +146,22 @@ def test_slave_takes_a_poisoned_log_and_serves_the_rest(tmp_path: Path, sys_flag
     master.abandon()
     again = open_store(tmp_path / "slave")
     assert serials(again) == list(range(8))
-    assert again.damaged == set(), "it was reported before, and is not scanned again"
+    assert again.damaged == set(), "it was reported before and is not scanned again"
     again.close()
 
 
-def test_retention_survives_a_file_that_begins_with_poison(tmp_path: Path) -> None:
-    """The store time of such a record means nothing."""
+def test_retention_handles_a_file_that_starts_with_poison(tmp_path: Path) -> None:
+    """The store time of a poisoned record is meaningless."""
     clock = ManualClock()
     config = StoreConfig(
-        commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
-        index_slots=8, index_entries=40, retention_hours=1, retention_at_hours=(),
-    )  # fmt: skip
+        commit_log_file_bytes=4096,
+        consume_queue_file_bytes=200,
+        commit_log_preallocate_bytes=4096,
+        index_slots=8,
+        index_entries=40,
+        retention_hours=1,
+        retention_at_hours=(),
+    )
     store = MessageStore(RealFiles(), str(tmp_path), config, clock)
     store.append(chunk_of(range(4)))
     store.log._close_file(store.log._segment_for_write(PhysicalOffset(4096)))

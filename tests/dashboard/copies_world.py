@@ -51,16 +51,31 @@ def master_and_slaves(directory: Path, slaves: int = 2) -> Generator[Copied]:
         for broker_id in range(slaves + 1):
             conf = directory / f"broker-{broker_id}.conf"
             settings = {
-                "brokerName": NAME, "brokerId": broker_id, "listenPort": spare_ports(2),
-                "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER", "vip_port": "false",
-                "registerNameServerPeriod": 1000, "ha_retry_ms": 500, "metadata_ms": 300,
+                "brokerName": NAME,
+                "brokerId": broker_id,
+                "listenPort": spare_ports(2),
+                "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+                "vip_port": "false",
+                "registerNameServerPeriod": 1000,
+                "ha_retry_ms": 500,
+                "metadata_ms": 300,
                 "bindAddress": HOST,
-            }  # fmt: skip
+            }
             conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
             found.append(
-                run(f"broker-{broker_id}", "broker", "-n", nameserver, "-c", str(conf), "--data",
-                    str(directory / f"data-{broker_id}"), "--http-port", "0")
-            )  # fmt: skip
+                run(
+                    f"broker-{broker_id}",
+                    "broker",
+                    "-n",
+                    nameserver,
+                    "-c",
+                    str(conf),
+                    "--data",
+                    str(directory / f"data-{broker_id}"),
+                    "--http-port",
+                    "0",
+                )
+            )
         urls = [facts["http"] for _, facts in found]
         yield Copied(nameserver, urls[0], urls[1:], [server for server, _ in found])
 
@@ -70,10 +85,21 @@ def raft_group(directory: Path) -> Generator[tuple[Copied, dict[str, int]]]:
     """As `tianzhou up --replicas 3` makes it; with the processes of its members."""
     server = Server(
         "up",
-        ["up", "--replicas", "3", "--data", str(directory / "data"), "--broker-port", "0",
-         "--nameserver-port", "0", "--http-port", "0"],
+        [
+            "up",
+            "--replicas",
+            "3",
+            "--data",
+            str(directory / "data"),
+            "--broker-port",
+            "0",
+            "--nameserver-port",
+            "0",
+            "--http-port",
+            "0",
+        ],
         directory,
-    )  # fmt: skip
+    )
     server.start()
     try:
         facts = server.wait_ready()

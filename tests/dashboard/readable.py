@@ -1,4 +1,4 @@
-"""What of a page somebody can't read or name: too little contrast, fields without a label."""
+"""Accessibility problems of a page: too little contrast, fields without a label."""
 
 from playwright.sync_api import Page
 

@@ -39,9 +39,12 @@ class Site:
 
     async def _serve(self) -> HttpServer:
         made = http_server.serve(
-            self._options, self.mq._running(), self.mq.clock,
-            nameserver=self.mq.nameserver, data=self.mq.directory,
-        )  # fmt: skip
+            self._options,
+            self.mq._running(),
+            self.mq.clock,
+            nameserver=self.mq.nameserver,
+            data=self.mq.directory,
+        )
         assert made is not None
         return made
 
@@ -71,8 +74,9 @@ class Site:
         # Not the kit's own way of waiting, which sees the loop that Playwright has in this thread.
         wait_until(
             lambda: any(e.group == group and not e.ended_ms for e in broker.events()),
-            within_s=15, what=f"the watchdog has found something of {group}",
-        )  # fmt: skip
+            within_s=15,
+            what=f"the watchdog has found something of {group}",
+        )
 
 
 class Answer:

@@ -66,17 +66,17 @@ def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) 
     page.goto("/groups/shipping")
     page.get_by_role("link", name="Move offsets").click()
     page.get_by_text("the oldest message still stored").click()
-    page.get_by_role("button", name="Show what would happen").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.locator("#facts")).to_contain_text("It will see 40 messages again.")
-    expect(page.locator("#facts")).to_contain_text("Its 2 connected members follow at once.")
+    expect(page.locator("#facts")).to_contain_text("Its 2 connected members switch at once.")
     assert site.mq.committed("shipping", "orders") == before
-    page.get_by_role("button", name="Move it").click()
+    page.get_by_role("button", name="Move offsets").click()
     expect(page.get_by_role("status")).to_contain_text("It will see 40 messages again.")
     assert set(site.mq.committed("shipping", "orders").values()) == {0}
 
     page.goto("/groups/shipping/reset?topic=orders&where=latest")
     expect(page.locator("#facts")).to_contain_text("It will never see 40 messages.")
-    page.get_by_role("button", name="Move it").click()
+    page.get_by_role("button", name="Move offsets").click()
     expect(page.get_by_role("status")).to_contain_text("never see")
     assert site.mq.committed("shipping", "orders") == before
 
@@ -85,7 +85,7 @@ def test_offsets_are_moved_to_a_moment_of_the_readers_zone(page: Page, site: Sit
     page.goto("/groups/shipping/reset")
     page.get_by_text("the first message stored at or after a time").click()
     page.fill("input[name=time]", "2024-01-01T00:00:00")
-    page.get_by_role("button", name="Show what would happen").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.locator("#facts")).to_contain_text("It will see 40 messages again.")
     assert "time=1704038400000" in page.url
 
@@ -111,7 +111,7 @@ def is_enabled(site: Site, name: str) -> bool:
 def test_a_broker_is_drained_and_comes_back(page: Page, site: Site) -> None:
     page.goto("/brokers/broker-a")
     page.get_by_role("link", name="Drain").click()
-    expect(page.locator("#facts")).to_contain_text("sending fails until this is undone")
+    expect(page.locator("#facts")).to_contain_text("sends fail until this is undone")
     page.get_by_role("button", name="Stop writes").click()
     expect(page.locator("h1")).to_contain_text("draining")
     assert site.mq._do(lambda: site.mq._running().parts.permission.bits) == 4
@@ -123,49 +123,61 @@ def test_a_broker_is_drained_and_comes_back(page: Page, site: Site) -> None:
     assert site.mq._do(lambda: site.mq._running().parts.permission.bits) == 6
 
 
-def test_chosen_dead_letters_are_sent_again(page: Page, site: Site) -> None:
-    page.goto("/dead-letters")
+def test_dead_letters_are_replayed_once_unless_asked_again(page: Page, site: Site) -> None:
+    page.goto("/dlq")
     page.locator("tbody").get_by_role("link", name="shipping").click()
     rows = page.locator("tbody tr")
     expect(rows).to_have_count(2)
-    page.get_by_role("button", name="Replay chosen…").click()
-    expect(page.locator("main")).to_contain_text("choose at least one")
+    page.get_by_role("button", name="Replay selected…").click()
+    expect(page.locator("main")).to_contain_text("select at least one")
     page.go_back()
     rows.filter(has_text='{"refund": 1}').get_by_role("checkbox").check()
-    page.get_by_role("button", name="Replay chosen…").click()
+    page.get_by_role("button", name="Replay selected…").click()
     expect(page.locator("#facts")).to_contain_text(
-        "1 dead letters are sent again, to group shipping"
+        "1 dead letters are sent to group shipping alone"
     )
     assert site.mq.stored("%RETRY%shipping") == []
     page.get_by_role("button", name="Replay 1").click()
-    expect(page.get_by_role("status")).to_contain_text("1 were sent again")
+    expect(page.get_by_role("status")).to_contain_text("1 sent to %RETRY%shipping")
     assert [message.body for message in site.mq.stored("%RETRY%shipping")] == [b'{"refund": 1}']
 
+    expect(page.locator("tbody tr", has_text='{"refund": 1}')).to_contain_text("yes")
+
+    # One that was replayed is skipped, unless the user asks for it.
     before = len(site.mq.stored("refunds"))
     page.check("#all")
     page.select_option("select[name=to]", "topic")
-    page.get_by_role("button", name="Replay chosen…").click()
-    expect(page.locator("#facts")).to_contain_text("every group that reads those")
+    page.get_by_role("button", name="Replay selected…").click()
+    expect(page.locator("#facts")).to_contain_text("every group that consumes these")
+    expect(page.locator("#facts")).to_contain_text("1 were replayed before and are skipped")
+    page.get_by_role("button", name="Replay 1").click()
+    expect(page.get_by_role("status")).to_contain_text("1 were replayed before and skipped")
+    assert len(site.mq.stored("refunds")) == before + 1
+    page.check("#all")
+    page.get_by_label("Replay again").check()
+    page.select_option("select[name=to]", "topic")
+    page.get_by_role("button", name="Replay selected…").click()
+    expect(page.locator("#facts")).to_contain_text("2 were replayed before and are sent again")
     page.get_by_role("button", name="Replay 2").click()
-    expect(page.get_by_role("status")).to_contain_text("2 were sent again")
-    assert len(site.mq.stored("refunds")) == before + 2
+    expect(page.get_by_role("status")).to_contain_text("2 sent to")
+    assert len(site.mq.stored("refunds")) == before + 3
     # Nothing of it is left for a replay of all.
-    page.goto("/dead-letters")
+    page.goto("/dlq")
     assert page.locator("tbody tr", has_text="shipping").inner_text().split()[1:3] == ["2", "0"]
 
 
 def test_a_transaction_is_decided_by_hand(page: Page, site: Site) -> None:
     page.goto("/transactions")
     expect(page.locator("tbody tr")).to_have_count(1)
-    page.get_by_role("link", name="Ask again").click()
-    expect(page.locator(".confirm")).to_contain_text("group buyers is asked now")
-    page.get_by_role("button", name="Ask again").click()
-    expect(page.get_by_role("status")).to_contain_text("asked about again")
+    page.get_by_role("link", name="Check again").click()
+    expect(page.locator(".confirm")).to_contain_text("group buyers is checked now")
+    page.get_by_role("button", name="Check again").click()
+    expect(page.get_by_role("status")).to_contain_text("checked again")
     page.get_by_role("link", name="Commit").click()
-    expect(page.locator(".confirm")).to_contain_text("Consumers of orders get the message")
+    expect(page.locator(".confirm")).to_contain_text("Consumers of orders receive the message")
     page.get_by_role("button", name="Commit").click()
     expect(page.get_by_role("status")).to_contain_text("committed")
-    expect(page.locator("main")).to_contain_text("No transaction waits")
+    expect(page.locator("main")).to_contain_text("No pending transactions")
     assert b"half of an order" in [message.body for message in site.mq.stored("orders")]
 
 
@@ -178,7 +190,7 @@ def test_transaction_that_is_parked_is_shown_and_resumed(page: Page, site: Site)
     expect(page.locator(".confirm")).to_contain_text("The transaction is pending again")
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("status")).to_contain_text("resumed")
-    expect(page.locator("main")).not_to_contain_text("No transaction waits")
+    expect(page.locator("main")).not_to_contain_text("No pending transactions")
 
 
 def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
@@ -195,7 +207,7 @@ def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
 
 def test_loading_a_page_again_does_nothing_again(page: Page, site: Site) -> None:
     page.goto("/groups/order-archive/reset?topic=orders&where=latest")
-    page.get_by_role("button", name="Move it").click()
+    page.get_by_role("button", name="Move offsets").click()
     expect(page).to_have_url(re.compile(r"/groups/order-archive\?done="))
     send(site.mq, "orders", b"one more")
     page.reload()

@@ -42,16 +42,17 @@ def test_overview_is_green_exactly_while_the_doctor_finds_nothing(page: Page, si
     commit(site.mq, "billing", "orders", offset=1)
     offsets = site.mq._running().parts.offsets
     site.mq._do(lambda: offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 1))  # clients may not
-    assert run_command(
-        "group", "update", "billing", "--no-consume", "-n", site.mq.nameserver
-    ).code == 0  # fmt: skip
+    assert (
+        run_command("group", "update", "billing", "--no-consume", "-n", site.mq.nameserver).code
+        == 0
+    )
     warning = page.locator(".alarms li")
     expect(warning).to_have_count(1)
     expect(warning).to_contain_text("it is disabled")
     expect(page.locator(".allgood")).to_have_count(0)
     level, said = doctor(site)["group billing"]
     assert (level, said in warning.inner_text()) == ("warning", True)
-    expect(page.locator(".figures div", has_text="Not read yet")).to_contain_text("1")
+    expect(page.locator(".figures div", has_text="Unread")).to_contain_text("1")
 
 
 def test_missing_broker_is_on_the_overview_until_it_is_forgotten(page: Page, site: Site) -> None:

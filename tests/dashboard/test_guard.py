@@ -115,9 +115,15 @@ def test_s42_other_bodies_are_not_forms(site: Site, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/static/../access.py", "/static/%2e%2e/access.py", "/static/..%2f..%2faccess.py",
-     "/static//etc/passwd", "/static/dashboard.css%00.png", "/static/"],
-)  # fmt: skip
+    [
+        "/static/../access.py",
+        "/static/%2e%2e/access.py",
+        "/static/..%2f..%2faccess.py",
+        "/static//etc/passwd",
+        "/static/dashboard.css%00.png",
+        "/static/",
+    ],
+)
 def test_s44_no_path_leads_to_the_disk(site: Site, path: str) -> None:
     answer = ask(site.port, path)
     assert answer.status == 404

@@ -64,8 +64,11 @@ def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(tmp_path: Path) 
         port = str(taken.getsockname()[1])
         done = subprocess.run(
             [TIANZHOU, "up", *PORTS, "--data", "kept", "--http-port", port],
-            capture_output=True, text=True, timeout=300, cwd=tmp_path,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+        )
     assert done.returncode == 2
     assert port in done.stderr
     assert "--no-http" in done.stderr
@@ -83,8 +86,11 @@ def test_broker_that_cannot_serve_its_dashboard_stops_as_if_it_had_been_told_to(
         with socket.create_server(("127.0.0.1", 0)) as taken:
             done = subprocess.run(
                 [*arguments, "--http-port", str(taken.getsockname()[1])],
-                capture_output=True, text=True, timeout=300, cwd=tmp_path,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                timeout=300,
+                cwd=tmp_path,
+            )
         assert (done.returncode, "--no-http" in done.stderr) == (2, True)
         assert not (tmp_path / "kept" / "abort").exists()
         assert "broker.unregistered" in names.log()

@@ -14,12 +14,27 @@ from e2e.admin_world import send
 pytestmark = pytest.mark.slow
 
 PATHS = (
-    "/", "/topics", "/topics/orders", "/groups", "/groups/billing", "/messages",
-    "/messages?topic=orders&by=time", f"/trace?id={TRACED}", "/dead-letters",
-    "/dead-letters/shipping", "/transactions", "/scheduled", "/pipelines", "/brokers/broker-a",
-    "/new-topic", "/topics/orders/change", "/topics/orders/delete", "/groups/shipping/reset",
-    "/groups/shipping/switch", "/brokers/broker-a/drain",
-)  # fmt: skip
+    "/",
+    "/topics",
+    "/topics/orders",
+    "/groups",
+    "/groups/billing",
+    "/messages",
+    "/messages?topic=orders&by=time",
+    f"/trace?id={TRACED}",
+    "/dlq",
+    "/dlq/shipping",
+    "/transactions",
+    "/scheduled",
+    "/pipelines",
+    "/brokers/broker-a",
+    "/new-topic",
+    "/topics/orders/change",
+    "/topics/orders/delete",
+    "/groups/shipping/reset",
+    "/groups/shipping/switch",
+    "/brokers/broker-a/drain",
+)
 
 
 def row_of(page: Page, text: str) -> str:
@@ -46,10 +61,10 @@ def test_every_page_is_shown_on_a_screen_and_on_a_phone(page: Page) -> None:
 def test_the_overview_says_what_is_wrong(page: Page) -> None:
     page.goto("/")
     alarm = page.locator(".alarms li", has_text="billing")
-    expect(alarm).to_contain_text("has neither confirmed nor asked")
+    expect(alarm).to_contain_text("has neither committed nor pulled")
     expect(alarm).to_contain_text("and 1 more queue")
     expect(alarm).to_contain_text("tianzhou group show billing")
-    # Somebody confirms for it, who is no member: that is a job, and no alarm.
+    # A client that is not a member commits for it: that is a job, so no alarm.
     expect(page.locator(".alarms li", has_text="order-archive")).to_have_count(0)
     alarm.get_by_role("link", name="billing").click()
     expect(page).to_have_url(re.compile("/groups/billing$"))
@@ -78,7 +93,7 @@ def test_live_parts_move_without_a_reload(page: Page, site: Site) -> None:
 
 
 def test_a_page_that_is_not_fresh_any_more_says_so(page: Page) -> None:
-    """Whoever looks at it must not take old figures for new ones; nor is a colour enough."""
+    """Readers must not take old figures for new ones, and colour alone is not enough."""
     page.goto("/topics")
     expect(page.locator("#live")).to_contain_text("live")
     page.route("**/topics", lambda route: route.fulfill(status=404))
@@ -90,7 +105,7 @@ def test_a_page_that_is_not_fresh_any_more_says_so(page: Page) -> None:
 
 
 def test_what_did_not_change_is_left_alone(page: Page) -> None:
-    """A part that is put there anew is read aloud again by a screen reader."""
+    """A screen reader reads a replaced element aloud again."""
     page.goto("/brokers/broker-a")
     page.evaluate("document.querySelector('#live-head').firstElementChild.kept = true")
     seen = int(page.evaluate("document.body.dataset.refreshed || 0"))
@@ -142,7 +157,7 @@ def test_groups_show_who_is_stuck_first(page: Page) -> None:
     assert page.locator("tbody th").first.inner_text() == "billing"
     assert "2 stuck" in row_of(page, "billing")
     assert "up to date" in row_of(page, "shipping")
-    assert "a job reads" in row_of(page, "order-archive")
+    assert "read by a job" in row_of(page, "order-archive")
 
 
 def test_one_group_shows_members_queues_and_what_blocks_it(page: Page) -> None:
@@ -152,22 +167,24 @@ def test_one_group_shows_members_queues_and_what_blocks_it(page: Page) -> None:
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("10.0.0.9@billing-1")
     expect(page.locator("#live-events")).to_contain_text("not pulled")
-    rows.first.get_by_role("link", name="look at its message").click()
+    rows.first.get_by_role("link", name="show its message").click()
     expect(page.locator("tbody")).to_contain_text("payment 4")
 
 
 def test_a_message_is_found_by_key_id_time_and_place(page: Page, site: Site) -> None:
     wanted = next(m for m in site.mq.stored("orders") if "order-1007" in m.keys)
     queries = (
-        "by=key&word=order-1007", "by=time",
-        f"by=id&word={wanted.message_id}", f"by=id&word={wanted.offset_id}",
+        "by=key&word=order-1007",
+        "by=time",
+        f"by=id&word={wanted.message_id}",
+        f"by=id&word={wanted.offset_id}",
         f"by=place&queue={wanted.queue_id}&at={wanted.queue_offset}",
-    )  # fmt: skip
+    )
     for query in queries:
         page.goto(f"/messages?topic=orders&{query}")
         expect(page.locator("tbody")).to_contain_text("order-1007")
     page.goto("/messages?topic=orders&by=key&word=nothing-has-this")
-    expect(page.locator("main")).to_contain_text("Nothing was found")
+    expect(page.locator("main")).to_contain_text("No messages found")
 
 
 def test_the_search_form_asks_for_what_is_chosen(page: Page) -> None:
@@ -221,7 +238,7 @@ def test_a_trace_is_a_timeline(page: Page) -> None:
 def test_pipelines_are_groups_that_confirm_without_members(page: Page) -> None:
     page.goto("/pipelines")
     row = row_of(page, "order-archive")
-    assert "runs" in row
+    assert "running" in row
     assert "70% of 40" in row
     assert "12" in row
     assert "orders" in row

@@ -127,8 +127,8 @@ ASKS = {
     "/messages/{topic}/{id}": RequestCode.VIEW_MESSAGES,
     "/messages/{topic}/{id}/body": RequestCode.VIEW_MESSAGES,
     "/trace": RequestCode.QUERY_MESSAGE,
-    "/dead-letters": RequestCode.VIEW_GROUPS,
-    "/dead-letters/{group}": RequestCode.VIEW_MESSAGES,
+    "/dlq": RequestCode.VIEW_GROUPS,
+    "/dlq/{group}": RequestCode.VIEW_MESSAGES,
     "/transactions": RequestCode.LIST_HALF_MESSAGES,
     "/scheduled": RequestCode.LIST_TIMERS,
     "/pipelines": RequestCode.VIEW_GROUPS,
@@ -146,18 +146,22 @@ ALSO = {"/transactions": RequestCode.LIST_PARKED_MESSAGES}
 QUERIES = {
     "/topics": ("", "?page=7&sort=messages"),
     "/messages": (
-        "?topic=topic-0005&by=time", "?topic=topic-0005&by=time&from=1700000000000",
-        "?topic=topic-0005&by=key&word=k", "?topic=topic-0005&by=id&word={id}",
+        "?topic=topic-0005&by=time",
+        "?topic=topic-0005&by=time&from=1700000000000",
+        "?topic=topic-0005&by=key&word=k",
+        "?topic=topic-0005&by=id&word={id}",
         "?topic=topic-0005&by=place&queue=0&at=0",
         "?topic=topic-0005&by=place&broker=broker-a&queue=0&at=0",
     ),
     "/messages.csv": ("?topic=topic-0005&by=time",),
     "/trace": ("?id={id}",),
     "/groups/{name}/reset": (
-        "", "?topic=topic-0005&where=earliest", "?topic=topic-0005&where=latest",
+        "",
+        "?topic=topic-0005&where=earliest",
+        "?topic=topic-0005&where=latest",
         "?topic=topic-0005&where=time&time=1700000000000",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("page", [path for path, _ in PAGES])
@@ -165,9 +169,11 @@ def test_a_page_is_one_request(site: Site, asked: Counter[int], page: str) -> No
     code, message = ASKS[page], site.mq.stored("topic-0005")[0]
     name = {"/topics": "topic-0005", "/groups": "group-0005", "/brokers": "broker-a"}
     facts = {
-        "name": name.get("/" + page.split("/")[1], ""), "topic": "topic-0005",
-        "id": message.offset_id, "group": "group-0005",
-    }  # fmt: skip
+        "name": name.get("/" + page.split("/")[1], ""),
+        "topic": "topic-0005",
+        "id": message.offset_id,
+        "group": "group-0005",
+    }
     for query in QUERIES.get(page, ("",)):
         path = page.format(**facts) + query.format(**facts)
         asked.clear()

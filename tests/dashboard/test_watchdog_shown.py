@@ -120,5 +120,5 @@ def test_each_way_to_stand_still_is_told_everywhere(
         # Which message blocks, and for how long.
         blocked = found[Kind.BLOCKED]
         assert blocked.message_id == site.mq.stored("orders", blocked.queue_id)[0].message_id
-        assert f"{blocked.message_id} at offset 0" in blocked.said
-        assert blocked.stood_s >= 1
+        assert f"{blocked.message_id} at offset 0" in blocked.text
+        assert blocked.stuck_s >= 1

@@ -28,15 +28,20 @@ def order(number: int) -> bytes:
 
 
 def fill(mq: RunningBroker) -> None:
-    """Messages, offsets and all that waits; nobody is connected yet."""
+    """Messages, offsets and all that waits; no members yet."""
     for name, queues in (("orders", 4), ("payments", 2), ("refunds", 1), ("audit-log", 1)):
         mq.create_topic(name, queues=queues)
     for number in range(40):
         send(
-            mq, "orders", order(number), queue_id=number % 4, KEYS=f"order-{1000 + number}",
-            TAGS="paid" if number % 3 else "new", channel="web",
+            mq,
+            "orders",
+            order(number),
+            queue_id=number % 4,
+            KEYS=f"order-{1000 + number}",
+            TAGS="paid" if number % 3 else "new",
+            channel="web",
             UNIQ_KEY=f"7F00000100001111222233334444{number:04X}",
-        )  # fmt: skip
+        )
     for number in range(12):
         send(mq, "payments", b"payment %d" % number, queue_id=number % 2)
     send(mq, "refunds", b'{"refund": 1}', b"\x00\x01\x02binary\xff", KEYS="refund-1")
@@ -47,9 +52,12 @@ def fill(mq: RunningBroker) -> None:
     commit(mq, "billing", "payments", queue_id=0, offset=2)
     send_half(mq, "orders", b"half of an order")
     send(
-        mq, "orders", b"later", TIMER_DELIVER_MS=str(now_ms() + 7_200_000),
+        mq,
+        "orders",
+        b"later",
+        TIMER_DELIVER_MS=str(now_ms() + 7_200_000),
         UNIQ_KEY="7F000001000099998888777766665555",
-    )  # fmt: skip
+    )
     _trace(mq)
 
 
@@ -57,33 +65,55 @@ def _trace(mq: RunningBroker) -> None:
     at = now_ms() - 5_000
     records = [
         Published(
-            timestamp_ms=at, group="shop", topic="orders", message_id=TRACED, cost_ms=12,
-            keys="order-1", body_length=100,
+            timestamp_ms=at,
+            group="shop",
+            topic="orders",
+            message_id=TRACED,
+            cost_ms=12,
+            keys="order-1",
+            body_length=100,
         ),
         ConsumeBegun(timestamp_ms=at + 40, group="shipping", request_id="r1", message_id=TRACED),
         ConsumeEnded(
-            request_id="r1", message_id=TRACED, cost_ms=210, is_success=False,
-            timestamp_ms=at + 250, group="shipping",
+            request_id="r1",
+            message_id=TRACED,
+            cost_ms=210,
+            is_success=False,
+            timestamp_ms=at + 250,
+            group="shipping",
         ),
         ConsumeBegun(
-            timestamp_ms=at + 1_300, group="shipping", request_id="r2", message_id=TRACED,
+            timestamp_ms=at + 1_300,
+            group="shipping",
+            request_id="r2",
+            message_id=TRACED,
             retry_times=1,
         ),
         ConsumeEnded(
-            request_id="r2", message_id=TRACED, cost_ms=90, timestamp_ms=at + 1_390,
+            request_id="r2",
+            message_id=TRACED,
+            cost_ms=90,
+            timestamp_ms=at + 1_390,
             group="shipping",
         ),
-    ]  # fmt: skip
+    ]
     send(mq, "RMQ_SYS_TRACE_TOPIC", encode_trace(records), KEYS=TRACED, group="tracers")
 
 
 def pull(client: RawClient, group: str, topic: str, queue_id: int, offset: int) -> None:
     ext = {
-        "consumerGroup": group, "topic": topic, "queueId": str(queue_id),
-        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
-        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
         "expressionType": "TAG",
-    }  # fmt: skip
+    }
     client.ask(RequestCode.PULL_MESSAGE, ext)
 
 

@@ -87,9 +87,11 @@ class Terminal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for server in reversed(self.servers):
             server.end()
 
@@ -101,10 +103,13 @@ class Terminal:
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.place),
-            "COLUMNS": "120", "TMPDIR": str(self.place), "TIANZHOU_NAMESERVER": self.nameserver,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.place),
+            "COLUMNS": "120",
+            "TMPDIR": str(self.place),
+            "TIANZHOU_NAMESERVER": self.nameserver,
             "PYSPARK_PYTHON": sys.executable,
-        }  # fmt: skip
+        }
 
     def here(self, text: str) -> str:
         """With the address that this terminal's cluster has."""
@@ -124,9 +129,14 @@ class Terminal:
 
     def run(self, command: list[str], *, shown: str) -> str:
         done = subprocess.run(
-            command, cwd=self.place, env=self.environment, capture_output=True, text=True,
-            input="y\n", timeout=LINE_S,  # yes, if it asks whether it is meant
-        )  # fmt: skip
+            command,
+            cwd=self.place,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            input="y\n",
+            timeout=LINE_S,  # yes, if it asks whether it is meant
+        )
         assert done.returncode == 0, f"{shown}: {done.stdout}{done.stderr}"
         return done.stdout
 

@@ -55,9 +55,13 @@ def test_backing_up_and_getting_it_back(tmp_path: Path) -> None:
 def background(terminal: Terminal, line: str) -> Generator[None]:
     """Somebody else is at work; he comes to his end."""
     process = subprocess.Popen(
-        shlex.split(line), cwd=terminal.place, env=terminal.environment,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        shlex.split(line),
+        cwd=terminal.place,
+        env=terminal.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield
         assert process.wait(300) == 0

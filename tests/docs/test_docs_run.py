@@ -10,7 +10,9 @@ from docs.terminal import accept, joined, know
 
 RUN_BY = {
     "README.md": [
-        "docs/test_docs_readme.py", "spark/test_spark_readme.py", "interop/test_interop_readme.py",
+        "docs/test_docs_readme.py",
+        "spark/test_spark_readme.py",
+        "interop/test_interop_readme.py",
     ],
     "docs/admin.md": ["e2e/test_docs_admin.py"],
     "docs/client.md": ["client/test_producer_docs.py"],
@@ -18,7 +20,8 @@ RUN_BY = {
     "docs/consumers.md": ["client/test_consumer_docs.py"],
     "docs/filters.md": ["tidy/test_filters_doc.py"],
     "docs/getting-started.md": [
-        "docs/test_docs_getting_started.py", "pipelines/test_getting_started_sql.py",
+        "docs/test_docs_getting_started.py",
+        "pipelines/test_getting_started_sql.py",
     ],
     "docs/metrics.md": ["docs/test_docs_operations.py", "client/test_spans.py"],
     "docs/nameserver.md": ["abuse/test_abuse_cluster.py"],
@@ -32,13 +35,20 @@ RUN_BY = {
     "docs/replication.md": ["docs/test_docs_replication.py"],
     "docs/spark.md": ["spark/test_spark_doc.py"],
     "docs/testing.md": ["e2e/test_docs_testing.py"],
-}  # fmt: skip
+}
 SHOWN_ONLY = {"", "mermaid", "console"}
 """Text, pictures, and commands that need root or a container engine: see below."""
 PROGRAMS = {
-    ".", "docker", "install", "make", "pip", "python3", "systemctl", "useradd",
+    ".",
+    "docker",
+    "install",
+    "make",
+    "pip",
+    "python3",
+    "systemctl",
+    "useradd",
     "/opt/tianzhou/bin/pip",
-}  # fmt: skip
+}
 
 
 def test_every_page_with_code_is_run() -> None:

@@ -17,9 +17,12 @@ def build(config: Path, place: Path) -> subprocess.CompletedProcess[str]:
     """As `make docs` does."""
     return subprocess.run(
         [BIN / "mkdocs", "build", "--strict", "-f", config, "-d", place],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow

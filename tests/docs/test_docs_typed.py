@@ -13,11 +13,16 @@ from docs.terminal import BIN
 
 PAGES = ("README", "docs/getting-started", "docs/client", "docs/consumers", "docs/admin")
 RULES = {
-    "typeCheckingMode": "strict", "pythonVersion": "3.11", "include": ["."],
-    "venvPath": str(Path(sys.prefix).parent), "venv": Path(sys.prefix).name,
+    "typeCheckingMode": "strict",
+    "pythonVersion": "3.11",
+    "include": ["."],
+    "venvPath": str(Path(sys.prefix).parent),
+    "venv": Path(sys.prefix).name,
     # What fragments leave unused, their readers use. Spark's own types are not whole.
-    "reportUnusedVariable": False, "reportUnusedImport": False, "reportUnknownMemberType": False,
-}  # fmt: skip
+    "reportUnusedVariable": False,
+    "reportUnusedImport": False,
+    "reportUnknownMemberType": False,
+}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A client that speaks frames to a name server inside the test's own loop."""
+"""A client that exchanges frames with a name server inside the test's own event loop."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -24,15 +24,25 @@ class NameClient:
         self._opaque = 0
 
     def send(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *,
-        flag: int = 0, version: int = 479, binary: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        flag: int = 0,
+        version: int = 479,
+        binary: bool = False,
+    ) -> int:
         self._opaque += 1
         kind = SerialiseType.BINARY if binary else SerialiseType.JSON
         header = Header(
-            code=code, opaque=self._opaque, flag=flag, version=version, ext=ext or {},
+            code=code,
+            opaque=self._opaque,
+            flag=flag,
+            version=version,
+            ext=ext or {},
             serialise_type=kind,
-        )  # fmt: skip
+        )
         self._writer.write(encode_command(header, body))
         return self._opaque
 
@@ -47,9 +57,14 @@ class NameClient:
         return decode_header(rest[:header_size], word >> 24), rest[header_size:]
 
     async def ask(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *,
-        version: int = 479, binary: bool = False,
-    ) -> tuple[Header, bytes]:  # fmt: skip
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        version: int = 479,
+        binary: bool = False,
+    ) -> tuple[Header, bytes]:
         opaque = self.send(code, ext, body, version=version, binary=binary)
         header, answer = await self.receive()
         assert header.opaque == opaque
@@ -82,7 +97,7 @@ class NameClient:
         return decode_route(body) if header.code == 0 else None
 
     async def ended(self) -> bool:
-        """Wait until the server closes; whether it did so without another word."""
+        """Wait until the server closes; whether it did so without another response."""
         return await self._reader.read() == b""
 
     async def close(self) -> None:
@@ -112,7 +127,7 @@ def body_of(*topics: str, counter: int = 1) -> RegisterBrokerBody:
 
 
 class World:
-    """A name server that listens, and clients that are closed with it."""
+    """A listening name server, and clients that are closed with it."""
 
     def __init__(self, server: NameServer, clock: ManualClock, port: int) -> None:
         self.server = server

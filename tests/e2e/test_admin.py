@@ -1,4 +1,4 @@
-"""Administration over real sockets: a broker on a free port, a tool, and a consumer it is about."""
+"""Administration over real sockets: a broker on a free port, a tool, and a consumer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,12 +38,12 @@ class Wire:
     def send(self, header: Header, body: bytes = b"") -> None:
         self._writer.write(encode_command(header, body))
 
-    def begin(self, code: int, body: bytes = b"", /, **ext: str) -> None:
+    def send_request(self, code: int, body: bytes = b"", /, **ext: str) -> None:
         self._opaque += 1
         self.send(Header(code=code, opaque=self._opaque, ext=ext), body)
 
     async def ask(self, code: int, body: bytes = b"", /, **ext: str) -> tuple[Header, bytes]:
-        self.begin(code, body, **ext)
+        self.send_request(code, body, **ext)
         header, answer = await self.receive()
         assert (header.opaque, header.is_response) == (self._opaque, True)
         return header, answer
@@ -54,7 +54,7 @@ class Wire:
 
 
 def with_broker(mq: RunningBroker, scene: Callable[[Wire, Wire], Awaitable[None]]) -> None:
-    """Plays a scene with two connections."""
+    """Run a scene with two connections to a broker."""
 
     async def play() -> None:
         host, _, port = mq.broker.rpartition(":")
@@ -71,24 +71,35 @@ def with_broker(mq: RunningBroker, scene: Callable[[Wire, Wire], Awaitable[None]
 async def make_topic(tool: Wire, name: str) -> None:
     header, _ = await tool.ask(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
-        topic=name, defaultTopic="TBW102", readQueueNums="2", writeQueueNums="2", perm="6",
-        topicFilterType="SINGLE_TAG", order="false",
-    )  # fmt: skip
+        topic=name,
+        defaultTopic="TBW102",
+        readQueueNums="2",
+        writeQueueNums="2",
+        perm="6",
+        topicFilterType="SINGLE_TAG",
+        order="false",
+    )
     assert header.code == 0, header.remark
 
 
 async def send(wire: Wire, topic: str, body: bytes) -> Header:
     text = properties.encode({"KEYS": "k", "UNIQ_KEY": "0" * 31 + "1"}).decode()
     fields = SendMessageV2Request(
-        producer_group="writers", topic=topic, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=1, flag=0, properties=text,
-    )  # fmt: skip
+        producer_group="writers",
+        topic=topic,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=1,
+        flag=0,
+        properties=text,
+    )
     header, _ = await wire.ask(RequestCode.SEND_MESSAGE_V2, body, **fields.to_ext())
     return header
 
 
 async def join(wire: Wire, group: str, topic: str) -> None:
-    told: dict[str, Any] = {
+    heartbeat: dict[str, Any] = {
         "clientID": "reader-1",
         "consumerDataSet": [
             {
@@ -97,7 +108,7 @@ async def join(wire: Wire, group: str, topic: str) -> None:
             }
         ],
     }
-    wire.begin(RequestCode.HEART_BEAT, fastjson.encode(told))
+    wire.send_request(RequestCode.HEART_BEAT, fastjson.encode(heartbeat))
     codes = {(await wire.receive())[0].code for _ in range(2)}
     assert codes == {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ResponseCode.SUCCESS}
 
@@ -110,8 +121,12 @@ async def look(tool: Wire, _other: Wire) -> None:
     assert ends == {0: 1, 1: 0}
     _, body = await tool.ask(
         RequestCode.QUERY_MESSAGE,
-        topic="orders", key="k", maxNum="9", beginTimestamp="0", endTimestamp=str(1 << 62),
-    )  # fmt: skip
+        topic="orders",
+        key="k",
+        maxNum="9",
+        beginTimestamp="0",
+        endTimestamp=str(1 << 62),
+    )
     (message,) = decode_all(body)
     assert message.body == b"hello"
     header, body = await tool.ask(
@@ -125,7 +140,7 @@ async def look(tool: Wire, _other: Wire) -> None:
     assert "pop" in (header.remark or "")
 
 
-def test_a_tool_looks_around(mq: RunningBroker) -> None:
+def test_tool_reads_topics_groups_and_runtime_info(mq: RunningBroker) -> None:
     with_broker(mq, look)
 
 
@@ -140,7 +155,7 @@ async def drain(tool: Wire, producer: Wire) -> None:
     assert header.ext["offset"] == "1"
 
 
-def test_a_broker_is_drained(mq: RunningBroker) -> None:
+def test_broker_without_write_permission_rejects_sends(mq: RunningBroker) -> None:
     with_broker(mq, drain)
 
 
@@ -150,39 +165,46 @@ async def reset(tool: Wire, consumer: Wire) -> None:
     await join(consumer, "readers", "orders")
     header, body = await tool.ask(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        topic="orders", group="readers", timestamp="-1", isForce="true",
-    )  # fmt: skip
+        topic="orders",
+        group="readers",
+        timestamp="-1",
+        isForce="true",
+    )
     assert header.code == 0
     expected = {0: 1, 1: 0}
     assert {q.queue_id: o for q, o in decode_queue_offsets(body).items()} == expected
-    told, body = await consumer.receive()
-    assert told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-    assert told.is_oneway
+    notification, body = await consumer.receive()
+    assert notification.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    assert notification.is_oneway
     assert {q.queue_id: o for q, o in decode_queue_offsets(body).items()} == expected
 
 
-def test_a_living_consumer_is_told_its_new_offsets(mq: RunningBroker) -> None:
+def test_reset_notifies_a_connected_consumer(mq: RunningBroker) -> None:
     with_broker(mq, reset)
 
 
 async def pass_on(tool: Wire, consumer: Wire) -> None:
     await make_topic(tool, "orders")
     await join(consumer, "readers", "orders")
-    tool.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="readers", clientId="reader-1")
+    tool.send_request(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="readers", clientId="reader-1"
+    )
     question, _ = await consumer.receive()
     assert question.code == RequestCode.GET_CONSUMER_RUNNING_INFO
     answer = Header(code=0, opaque=question.opaque, flag=RESPONSE_FLAG)
     consumer.send(answer, b'{"properties":{"a":"b"}}')
     header, body = await tool.receive()
     assert (header.code, body) == (0, b'{"properties":{"a":"b"}}')
-    tool.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="readers", clientId="reader-1")
+    tool.send_request(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="readers", clientId="reader-1"
+    )
     await consumer.receive()
-    await consumer.close()  # instead of answering
+    await consumer.close()  # instead of responding
     header, _ = await tool.receive()
     assert header.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
-def test_questions_are_passed_on_and_answered_even_if_the_consumer_leaves(
+def test_forwarded_request_gets_a_response_even_if_the_consumer_leaves(
     mq: RunningBroker,
 ) -> None:
     with_broker(mq, pass_on)

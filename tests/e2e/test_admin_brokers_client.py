@@ -1,4 +1,4 @@
-"""The admin client and brokers; starting and ending it; its asyncio form."""
+"""The admin client and brokers; its start and close; its asyncio form."""
 
 import asyncio
 
@@ -12,13 +12,15 @@ from tianzhou.client.sync.admin import Admin
 from tianzhou.testing import RunningBroker
 
 
-def test_who_there_is_and_how_they_are(mq: RunningBroker) -> None:
+def test_admin_lists_brokers_and_their_state(mq: RunningBroker) -> None:
     send(mq, "orders", b"1", b"2")
     with Admin(nameserver=mq.nameserver) as admin:
         (place,) = admin.brokers.all()
         assert (place.cluster, place.name, place.addresses) == (
-            "DefaultCluster", "broker-a", {0: mq.broker},
-        )  # fmt: skip
+            "DefaultCluster",
+            "broker-a",
+            {0: mq.broker},
+        )
         status = admin.brokers.status("broker-a")
         assert (status.name, status.address, status.refusal) == ("broker-a", mq.broker, "")
         assert status.is_active
@@ -32,7 +34,7 @@ def test_who_there_is_and_how_they_are(mq: RunningBroker) -> None:
             assert "100% full" in admin.brokers.status("broker-a").refusal
 
 
-def test_statistics(mq: RunningBroker) -> None:
+def test_admin_reads_broker_statistics(mq: RunningBroker) -> None:
     with Admin(nameserver=mq.nameserver) as admin:
         mq.clock.hold()
         send(mq, "orders", b"1")
@@ -42,7 +44,7 @@ def test_statistics(mq: RunningBroker) -> None:
         assert stats.stats_minute.sum >= 1
 
 
-def test_settings_are_read_and_changed(mq: RunningBroker) -> None:
+def test_admin_reads_and_updates_broker_settings(mq: RunningBroker) -> None:
     with Admin(nameserver=mq.nameserver) as admin:
         assert admin.brokers.config("broker-a")["autoCreateTopicEnable"] == "true"
         admin.brokers.configure("broker-a", {"autoCreateTopicEnable": "false"})
@@ -53,7 +55,7 @@ def test_settings_are_read_and_changed(mq: RunningBroker) -> None:
             admin.brokers.configure("broker-a", {"a": "1\nb=2"})
 
 
-def test_a_broker_is_drained(mq: RunningBroker) -> None:
+def test_admin_drains_a_broker(mq: RunningBroker) -> None:
     send(mq, "orders", b"1")
     commit(mq, "billing", "orders", offset=0)
     with Admin(nameserver=mq.nameserver) as admin:
@@ -69,7 +71,7 @@ def test_a_broker_is_drained(mq: RunningBroker) -> None:
         send(mq, "orders", b"3")
 
 
-def test_the_same_for_asyncio(mq: RunningBroker) -> None:
+def test_asyncio_admin_works_like_the_blocking_one(mq: RunningBroker) -> None:
     async def play() -> None:
         async with AsyncAdmin(nameserver=mq.nameserver) as admin:
             await admin.topics.create("orders", queues=1)
@@ -83,22 +85,22 @@ def test_the_same_for_asyncio(mq: RunningBroker) -> None:
     asyncio.run(play())
 
 
-def test_before_its_start_it_says_so() -> None:
+def test_admin_used_before_start_raises() -> None:
     with pytest.raises(ClientClosed, match="not started"):
         _ = AsyncAdmin(nameserver="127.0.0.1:1").topics
     with pytest.raises(AttributeError, match="tpoics"):
         _ = AsyncAdmin(nameserver="127.0.0.1:1").tpoics
 
 
-def test_nobody_there(mq: RunningBroker) -> None:
+def test_admin_without_a_reachable_server_raises(mq: RunningBroker) -> None:
     address = mq.nameserver
     mq.close()
     with Admin(nameserver=address) as admin, pytest.raises(NoNameServer, match=address):
         admin.brokers.all()
 
 
-def test_every_method_has_a_blocking_twin(mq: RunningBroker) -> None:
-    """Said twice, so it is compared."""
+def test_every_asyncio_admin_method_has_a_blocking_one(mq: RunningBroker) -> None:
+    """The two forms are written separately, so a test compares them."""
 
     def methods(noun: object) -> set[str]:
         return {name for name in dir(noun) if not name.startswith("_")}

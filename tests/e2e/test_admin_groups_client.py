@@ -1,4 +1,4 @@
-"""The admin client and groups: who they are, how far they have come, moving them."""
+"""The admin client and groups: members, progress, and offset resets."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def queue(number: int) -> MessageQueue:
 # Groups
 
 
-def test_groups_are_made_changed_and_deleted(admin: Admin) -> None:
+def test_admin_creates_updates_and_deletes_groups(admin: Admin) -> None:
     admin.groups.create("billing", retry_max_times=3)
     assert "billing" in admin.groups.all()
     admin.groups.update("billing", consume_enabled=False)
@@ -46,7 +46,7 @@ def test_groups_are_made_changed_and_deleted(admin: Admin) -> None:
         admin.groups.create("two words")
 
 
-def test_a_deleted_group_leaves_nothing_behind(admin: Admin, mq: RunningBroker) -> None:
+def test_deleted_group_leaves_no_offsets_or_topics(admin: Admin, mq: RunningBroker) -> None:
     admin.topics.create("%DLQ%billing")
     commit(mq, "billing", "orders", offset=0)
     assert mq.committed("billing", "orders") == {0: 0}
@@ -55,7 +55,7 @@ def test_a_deleted_group_leaves_nothing_behind(admin: Admin, mq: RunningBroker) 
     assert "%DLQ%billing" not in admin.topics.all(internal=True)
 
 
-def test_members_and_what_they_subscribe_to(admin: Admin, mq: RunningBroker) -> None:
+def test_admin_lists_members_and_subscriptions(admin: Admin, mq: RunningBroker) -> None:
     assert admin.groups.consumers("billing") is None
     with member(mq, "billing", "orders", "me@1"), member(mq, "billing", "orders", "me@2"):
         connected = admin.groups.consumers("billing")
@@ -65,7 +65,7 @@ def test_members_and_what_they_subscribe_to(admin: Admin, mq: RunningBroker) -> 
         assert admin.groups.show("billing").client_ids == ("me@1", "me@2")
 
 
-def test_producers(admin: Admin, mq: RunningBroker) -> None:
+def test_admin_lists_producers(admin: Admin, mq: RunningBroker) -> None:
     assert admin.groups.producers("writers", "orders") == []
     with RawClient(mq.broker) as client:
         client.ask(RequestCode.HEART_BEAT, body=heartbeat_of(client="me", producers=("writers",)))
@@ -76,8 +76,8 @@ def test_producers(admin: Admin, mq: RunningBroker) -> None:
         assert abs(known.last_update_timestamp - mq.clock.now_ms()) < 10_000
 
 
-def answer_next(client: RawClient, code: int, body: bytes) -> None:
-    """Let a consumer answer what the broker passes on to it."""
+def respond_to_next(client: RawClient, code: int, body: bytes) -> None:
+    """Let a consumer respond to the next request that the broker forwards to it."""
     question = client.receive()
     while question.header.code != code:
         question = client.receive()
@@ -85,18 +85,18 @@ def answer_next(client: RawClient, code: int, body: bytes) -> None:
     client.send(frame(encode_json(header), body))
 
 
-def test_what_a_consumer_says_of_itself(admin: Admin, mq: RunningBroker) -> None:
+def test_admin_reads_the_running_info_of_a_consumer(admin: Admin, mq: RunningBroker) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     name = json.dumps({"topic": "orders", "brokerName": "broker-a", "queueId": 1})
-    told = (
+    info = (
         '{"properties":{"PROP_CONSUMEORDERLY":"false"},"mqTable":{'
         + name
         + ':{"commitOffset":7,"cachedMsgCount":2}},"subscriptionSet":[{"topic":"orders"}]}'
     )
     with member(mq, "billing", "orders", "me") as client, ThreadPoolExecutor() as pool:
         asked = pool.submit(admin.groups.running, "billing", "me")
-        answer_next(client, RequestCode.GET_CONSUMER_RUNNING_INFO, told.encode())
+        respond_to_next(client, RequestCode.GET_CONSUMER_RUNNING_INFO, info.encode())
         info = asked.result(120)
     assert info.properties == {"PROP_CONSUMEORDERLY": "false"}
     held = info.queues[queue(1)]
@@ -109,7 +109,7 @@ def test_what_a_consumer_says_of_itself(admin: Admin, mq: RunningBroker) -> None
 # Offsets
 
 
-def test_progress_in_messages_and_in_seconds(admin: Admin, mq: RunningBroker) -> None:
+def test_admin_reports_lag_in_messages_and_seconds(admin: Admin, mq: RunningBroker) -> None:
     mq.clock.hold()
     send(mq, "orders", b"1", b"2")
     commit(mq, "billing", "orders", offset=1)
@@ -139,7 +139,7 @@ def test_progress_of_an_unknown_group_or_topic_raises(admin: Admin) -> None:
         admin.offsets.progress("billing", "oders")
 
 
-def test_clone_of_a_group_to_itself_or_of_an_unknown_group_is_refused(admin: Admin) -> None:
+def test_clone_of_a_group_to_itself_or_of_an_unknown_group_is_rejected(admin: Admin) -> None:
     admin.groups.create("billing")
     with pytest.raises(UsageError, match="source and target are both group 'billing'"):
         admin.offsets.clone("billing", "billing")
@@ -147,38 +147,38 @@ def test_clone_of_a_group_to_itself_or_of_an_unknown_group_is_refused(admin: Adm
         admin.offsets.clone("biling", "shipping")
 
 
-def test_a_group_is_moved_to_a_time(admin: Admin, mq: RunningBroker) -> None:
+def test_group_reset_to_a_time_moves_its_offsets(admin: Admin, mq: RunningBroker) -> None:
     mq.clock.hold()
     send(mq, "orders", b"1", b"2")
     mq.clock.advance(hours=1)
-    moment = mq.clock.now_ms()
+    now_ms = mq.clock.now_ms()
     send(mq, "orders", b"3", b"4")
     commit(mq, "billing", "orders", offset=4)
-    planned = admin.offsets.reset_to_time("billing", "orders", time_ms=moment, dry_run=True)
+    planned = admin.offsets.reset_to_time("billing", "orders", time_ms=now_ms, dry_run=True)
     assert [(move.queue, move.committed, move.target) for move in planned] == [
         (queue(0), 4, 2),
         (queue(1), None, 0),
     ]
     assert planned[0].skipped == -2
     assert mq.committed("billing", "orders") == {0: 4}
-    assert admin.offsets.reset_to_time("billing", "orders", time_ms=moment) == planned
+    assert admin.offsets.reset_to_time("billing", "orders", time_ms=now_ms) == planned
     assert mq.committed("billing", "orders") == {0: 2, 1: 0}
     moved = admin.offsets.reset_to_time("billing", "orders", time_ms=LATEST)
     assert [move.target for move in moved] == [4, 0]
     assert mq.lag("billing", "orders") == 0
 
 
-def test_consumers_that_are_connected_follow(admin: Admin, mq: RunningBroker) -> None:
+def test_group_reset_moves_connected_consumers(admin: Admin, mq: RunningBroker) -> None:
     send(mq, "orders", b"1")
     with member(mq, "billing", "orders", "me") as client:
         admin.offsets.reset_to_time("billing", "orders", time_ms=0)
-        told = client.receive()
-        while told.header.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            told = client.receive()
-    assert decode_queue_offsets(told.body) == {queue(0): 0, queue(1): 0}
+        notification = client.receive()
+        while notification.header.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            notification = client.receive()
+    assert decode_queue_offsets(notification.body) == {queue(0): 0, queue(1): 0}
 
 
-def test_a_group_is_moved_to_an_offset(admin: Admin, mq: RunningBroker) -> None:
+def test_group_reset_to_an_offset_moves_one_queue(admin: Admin, mq: RunningBroker) -> None:
     send(mq, "orders", b"1", b"2", b"3")
     commit(mq, "billing", "orders", offset=3)
     planned = admin.offsets.reset_to_offset("billing", queue(0), offset=1, dry_run=True)
@@ -193,14 +193,14 @@ def test_a_group_is_moved_to_an_offset(admin: Admin, mq: RunningBroker) -> None:
         admin.offsets.reset_to_offset("billing", elsewhere, offset=0)
 
 
-def test_a_group_begins_where_another_is(admin: Admin, mq: RunningBroker) -> None:
+def test_cloned_group_starts_at_the_offsets_of_another(admin: Admin, mq: RunningBroker) -> None:
     send(mq, "orders", b"1", b"2")
     commit(mq, "billing", "orders", offset=1)
     admin.offsets.clone("billing", "audit")
     assert mq.committed("audit", "orders") == {0: 1}
 
 
-def test_single_numbers(admin: Admin, mq: RunningBroker) -> None:
+def test_admin_reads_single_offsets_and_times(admin: Admin, mq: RunningBroker) -> None:
     mq.clock.hold()
     send(mq, "orders", b"1")
     mq.clock.advance(hours=1)

@@ -26,7 +26,7 @@ def admin(pair: Pair) -> Iterator[Admin]:
         yield made
 
 
-def test_a_topic_is_made_everywhere_and_found_at_once(admin: Admin) -> None:
+def test_topic_created_on_all_brokers_has_a_route_at_once(admin: Admin) -> None:
     admin.topics.create("orders", queues=3)
     state = admin.topics.show("orders")
     assert sorted(state.configs) == ["broker-a", "broker-b"]
@@ -38,7 +38,7 @@ def test_a_topic_is_made_everywhere_and_found_at_once(admin: Admin) -> None:
     assert admin.topics.all() == ["orders"]
 
 
-def test_a_topic_on_one_broker_with_an_attribute(admin: Admin) -> None:
+def test_topic_created_on_one_broker_keeps_its_attribute(admin: Admin) -> None:
     admin.topics.create("orders", brokers=["broker-b"], message_type="FIFO", order=True)
     (config,) = admin.topics.show("orders").configs.values()
     assert (config.attributes, config.order) == ({"message.type": "FIFO"}, True)
@@ -46,7 +46,7 @@ def test_a_topic_on_one_broker_with_an_attribute(admin: Admin) -> None:
         admin.topics.create("orders", brokers=["broker-z"])
 
 
-def test_what_a_topic_holds_and_who_reads_it(admin: Admin, pair: Pair) -> None:
+def test_admin_reports_messages_and_groups_of_a_topic(admin: Admin, pair: Pair) -> None:
     admin.topics.create("orders", queues=1)
     send(pair[0], "orders", b"1", b"2")
     send(pair[1], "orders", b"3")
@@ -65,7 +65,7 @@ def test_internal_topics_are_listed_on_request(admin: Admin) -> None:
     assert {"orders", "%RETRY%billing", "SCHEDULE_TOPIC_XXXX", "broker-a"} <= set(everything)
 
 
-def test_a_topic_is_changed_in_what_is_named(admin: Admin) -> None:
+def test_topic_update_changes_only_the_given_fields(admin: Admin) -> None:
     admin.topics.create("orders", queues=4, message_type="DELAY")
     admin.topics.update("orders", write_queues=6, read_queues=6)
     admin.topics.update("orders", permission=4)
@@ -74,7 +74,7 @@ def test_a_topic_is_changed_in_what_is_named(admin: Admin) -> None:
         assert config.attributes == {"message.type": "DELAY"}
 
 
-def test_fewer_queues_once_all_is_read(admin: Admin, pair: Pair) -> None:
+def test_topic_can_shrink_once_its_queues_are_read(admin: Admin, pair: Pair) -> None:
     admin.topics.create("orders", queues=2, brokers=["broker-a"])
     send(pair[0], "orders", b"0", queue_id=0)
     send(pair[0], "orders", b"1", queue_id=1)
@@ -89,7 +89,7 @@ def test_fewer_queues_once_all_is_read(admin: Admin, pair: Pair) -> None:
     assert (config.write_queue_nums, config.read_queue_nums) == (1, 1)
 
 
-def test_a_deleted_topic_is_gone_everywhere(admin: Admin, pair: Pair) -> None:
+def test_deleted_topic_is_removed_from_all_brokers(admin: Admin, pair: Pair) -> None:
     admin.topics.create("orders", queues=1)
     send(pair[0], "orders", b"1")
     admin.topics.delete("orders")
@@ -98,7 +98,7 @@ def test_a_deleted_topic_is_gone_everywhere(admin: Admin, pair: Pair) -> None:
     assert pair[0].stored("orders") == []
 
 
-def test_mistakes_are_told(admin: Admin) -> None:
+def test_admin_rejects_invalid_topics_with_clear_errors(admin: Admin) -> None:
     with pytest.raises(UsageError, match="can't have 0 queues"):
         admin.topics.create("orders", queues=0)
     with pytest.raises(UsageError, match="a b"):

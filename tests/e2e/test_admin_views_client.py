@@ -1,4 +1,4 @@
-"""Pages' worth of answers through the admin client: of several brokers, also when one refuses."""
+"""Views for dashboard pages through the admin client: of several brokers, also if one fails."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
 pytestmark = pytest.mark.slow
 
 
-def test_two_brokers_are_one_world(mq: RunningBroker) -> None:
+def test_views_merge_two_brokers(mq: RunningBroker) -> None:
     config = replace(BrokerConfig(), name="broker-b")
     with RunningBroker(config=config, nameserver=mq) as other:
         for broker in (mq, other):
@@ -37,7 +37,7 @@ def test_two_brokers_are_one_world(mq: RunningBroker) -> None:
             looks = admin.views.group("billing").found
             assert sum(q.end - q.committed for look in looks.values() for q in look.queues[:1]) == 4
 
-            # As RocketMQ's own brokers do, which do not know the request.
+            # As RocketMQ's own brokers do, which do not support the request.
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             with other.faults.refuse({RequestCode.VIEW_BROKER}, code):
                 brokers = admin.views.brokers()
@@ -50,7 +50,7 @@ def test_two_brokers_are_one_world(mq: RunningBroker) -> None:
                 assert set(admin.views.transactions(count=1)[1].found) == {"broker-a"}
 
 
-def test_messages_of_all_brokers_come_in_the_order_of_time(mq: RunningBroker) -> None:
+def test_view_of_messages_is_ordered_by_time_over_all_brokers(mq: RunningBroker) -> None:
     config = replace(BrokerConfig(), name="broker-b")
     with RunningBroker(config=config, nameserver=mq) as other:
         for broker in (mq, other):
@@ -74,7 +74,7 @@ def test_messages_of_all_brokers_come_in_the_order_of_time(mq: RunningBroker) ->
             assert look.facts["msgPutTotalTodayNow"] == "3"
 
 
-def test_a_move_is_planned_in_the_same_answer(mq: RunningBroker) -> None:
+def test_view_of_a_reset_includes_its_plan(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     send(mq, "orders", b"1", b"2", b"3")
     commit(mq, "billing", "orders", offset=1)
@@ -87,7 +87,7 @@ def test_a_move_is_planned_in_the_same_answer(mq: RunningBroker) -> None:
         assert not admin.views.group("billing", move_in="nowhere").found["broker-a"].moves
 
 
-def test_what_no_broker_has_is_an_error(mq: RunningBroker) -> None:
+def test_view_of_an_unknown_name_raises(mq: RunningBroker) -> None:
     with Admin(nameserver=mq.nameserver) as admin:
         with pytest.raises(TopicNotFound, match="nowhere"):
             admin.views.topic("nowhere")
@@ -95,16 +95,40 @@ def test_what_no_broker_has_is_an_error(mq: RunningBroker) -> None:
             admin.views.group("nobody")
 
 
-def test_chosen_dead_letters_are_sent_again(mq: RunningBroker) -> None:
+def test_replay_messages_records_what_it_sent_out_of_order(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq, "orders", b"1", b"2", b"3")
     give_up(mq, "billing", "orders")
     with Admin(nameserver=mq.nameserver) as admin:
-        first, _, third = admin.dead_letters.peek("billing")
-        sent = admin.dead_letters.send_again("billing", [third])
-        # The first two were not replayed, so neither is what comes behind them.
-        assert (sent.count, sent.left) == (1, 3)
-        assert admin.dead_letters.send_again("billing", [first]).left == 2
-        assert [m.body for m in mq.stored("%RETRY%billing")] == [b"3", b"1"]
-        assert admin.dead_letters.replay("billing").count == 2
-        assert len(mq.stored("%RETRY%billing")) == 4
+        first, second, third = admin.dlq.peek("billing")
+        sent = admin.dlq.replay_messages("billing", [third])
+        assert (sent.count, sent.left, sent.skipped) == (1, 2, 0)
+        assert admin.dlq.replayed("billing", [first, second, third]) == {third.offset_id}
+        assert admin.dlq.recorded_groups() == {"billing"}
+        # A second request for it sends it only if asked to.
+        sent = admin.dlq.replay_messages("billing", [first, third])
+        assert (sent.count, sent.left, sent.skipped) == (1, 1, 1)
+        assert admin.dlq.replay_messages("billing", [third], again=True).count == 1
+        assert [m.body for m in mq.stored("%RETRY%billing")] == [b"3", b"1", b"3"]
+        # A replay of all sends the only one that is left, and the broker's own count agrees.
+        done = admin.dlq.replay("billing")
+        assert (done.count, done.left) == (1, 0)
+        assert [m.body for m in mq.stored("%RETRY%billing")][3:] == [b"2"]
+        (row,) = (row for row in admin.views.groups()[0] if row.name == "billing")
+        assert (row.dead, row.dead_not_replayed) == (3, 0)
+
+
+def test_replay_record_does_not_cover_later_dead_letters(mq: RunningBroker) -> None:
+    """A group that was deleted and created again reuses the offsets of its dead letters."""
+    mq.create_topic("orders", queues=1)
+    send(mq, "orders", b"1", b"2")
+    give_up(mq, "billing", "orders")
+    with Admin(nameserver=mq.nameserver) as admin:
+        admin.dlq.replay_messages("billing", admin.dlq.peek("billing")[1:])
+        admin.groups.delete("billing")
+        mq.clock.advance(minutes=1)
+        mq.wait_until(lambda: "%DLQ%billing" not in admin.topics.all(internal=True))
+        give_up(mq, "billing", "orders")
+        mq.wait_until(lambda: admin.dlq.show("billing").count == 2)
+        assert admin.dlq.show("billing").not_replayed == 2
+        assert admin.dlq.replay("billing").count == 2

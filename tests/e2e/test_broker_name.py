@@ -1,4 +1,4 @@
-"""The name of a broker that was given none: another one for every broker, and one for good."""
+"""The default name of a broker: different for every broker, and permanent."""
 
 import socket
 from dataclasses import replace
@@ -30,7 +30,7 @@ def test_name_of_a_new_directory_is_made_of_machine_and_port(tmp_path: Path) -> 
     assert name_in(tmp_path / "one") == "node-7-10911"
     assert name_in(tmp_path / "two", port=10921) == "node-7-10921"
     first, second = (name_in(tmp_path / place, port=0) for place in ("three", "four"))
-    assert first != second, "a port that the system chooses does not tell brokers apart"
+    assert first != second, "a port that the system chooses does not make names unique"
     assert first.startswith("node-7-")
 
 
@@ -41,10 +41,10 @@ def test_name_stays_with_the_directory_whatever_the_port(tmp_path: Path) -> None
     assert kept.read_text() == f"{name_in(tmp_path)}\n"
 
 
-def test_name_of_a_directory_from_before_is_the_old_default(tmp_path: Path) -> None:
+def test_name_of_an_existing_directory_is_the_old_default(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     assert name_in(tmp_path) == "broker-a"
-    assert not (tmp_path / "config").exists(), "nothing is written into it before it is opened"
+    assert not (tmp_path / "config").exists(), "the directory is not changed before it is opened"
 
 
 @pytest.mark.parametrize("words", [b"", b"two words\n", b"\xff\n", b"../../x\n"])
@@ -84,7 +84,7 @@ def test_two_brokers_without_names_serve_one_cluster(tmp_path: Path) -> None:
         assert one.facts["brokerName"] == ours, "another port, the same directory"
         assert other.stop() == 0
         found = run_command("broker", "status", "--json", "-n", names.nameserver).json
-        assert found["broker"] == ours, "the only one need not be named"
+        assert found["broker"] == ours, "the only broker need not be named"
     finally:
         for server in (one, other, names):
             server.end()

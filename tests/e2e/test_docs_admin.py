@@ -1,6 +1,7 @@
 """docs/admin.md, in both languages: its examples work, its table is complete."""
 
 import re
+from typing import get_type_hints
 
 from docs.pages import NAMESERVER, Page
 from tianzhou.client.sync.admin import Admin
@@ -10,8 +11,8 @@ PAGE = Page("docs/admin.md")
 ROW = re.compile(r"^\| (`.+`) \| (`.+`) \|$", re.MULTILINE)
 
 
-def test_the_examples_work(mq: RunningBroker) -> None:
-    """One after the other, on one broker."""
+def test_examples_of_the_admin_page_work(mq: RunningBroker) -> None:
+    """The examples run one after the other, on one broker."""
     examples = PAGE.blocks("python")
     assert len(examples) == 7
     for number, code in enumerate(examples, start=1):
@@ -20,11 +21,9 @@ def test_the_examples_work(mq: RunningBroker) -> None:
         exec(compile(here, f"docs/admin.md example {number}", "exec"), {})
 
 
-def test_the_table_is_complete(mq: RunningBroker) -> None:
+def test_table_of_the_admin_page_is_complete(mq: RunningBroker) -> None:
     rows: list[tuple[str, str]] = ROW.findall(PAGE.text)
     listed = {noun.strip("`"): set(re.findall(r"\w+", names)) for noun, names in rows}
     with Admin(nameserver=mq.nameserver) as admin:
-        nouns: dict[str, object] = {
-            n: v for n, v in vars(admin).items() if not n.startswith("_") and not callable(v)
-        }
+        nouns: dict[str, object] = {name: getattr(admin, name) for name in get_type_hints(Admin)}
     assert listed == {name: set(vars(noun)) for name, noun in nouns.items()}

@@ -24,8 +24,8 @@ def run(*arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_examples_work(tmp_path: Path) -> None:
-    """As a user would run them: each in a file of its own."""
+def test_examples_of_the_testing_page_work(tmp_path: Path) -> None:
+    """Each example runs in its own file, as a user would run it."""
     tests = [code for code in EXAMPLES if "\ndef test_" in code]
     scripts = [code for code in EXAMPLES if code not in tests]
     for number, code in enumerate(tests):
@@ -38,8 +38,8 @@ def test_the_examples_work(tmp_path: Path) -> None:
     assert (len(tests), len(scripts)) == (9, 1)
 
 
-def test_the_tables_are_complete(mq: RunningBroker) -> None:
-    """Said twice, so it is compared."""
+def test_tables_of_the_testing_page_are_complete(mq: RunningBroker) -> None:
+    """Code and page state the same facts, so a test compares them."""
     of_faults = {name for name in dir(Faults) if not name.startswith("_")}
     of_mq = {name for name in dir(mq) if not name.startswith("_")}
     listed = [re.findall(r"\w+", name)[0] for cell in PAGE.first_cells for name in cell]

@@ -1,4 +1,4 @@
-"""A broker that is drained: writers hear it from the broker, and from the route."""
+"""Draining a broker: producers learn of it from the broker and from the route."""
 
 import json
 import subprocess
@@ -13,9 +13,16 @@ from tianzhou.wire.routes import TopicRouteData, decode_route
 
 TIANZHOU = str(Path(sys.executable).with_name("tianzhou"))
 SEND = {
-    "a": "group", "b": "Drained", "c": "TBW102", "d": "4", "e": "0", "f": "0",
-    "g": "1700000000000", "h": "0", "i": "UNIQ_KEY\x01A\x02",
-}  # fmt: skip
+    "a": "group",
+    "b": "Drained",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "UNIQ_KEY\x01A\x02",
+}
 
 
 def route(nameserver: str) -> TopicRouteData:
@@ -38,7 +45,7 @@ def drain(nameserver: str, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def test_writers_are_sent_elsewhere_and_come_back(mq: RunningBroker) -> None:
+def test_drained_broker_loses_its_writers_until_the_drain_is_undone(mq: RunningBroker) -> None:
     nameserver = mq.nameserver
     with BlockingPeer(mq.broker) as peer:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"one")[0].code == 0
@@ -58,7 +65,7 @@ def test_writers_are_sent_elsewhere_and_come_back(mq: RunningBroker) -> None:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"three")[0].code == 0
 
 
-def test_unread_messages_keep_it_from_being_safe(mq: RunningBroker) -> None:
+def test_drained_broker_with_unread_messages_is_not_safe_to_stop(mq: RunningBroker) -> None:
     with BlockingPeer(mq.broker) as peer:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"unread")[0].code == 0
         ext = {"consumerGroup": "slow", "topic": "Drained", "queueId": "0", "commitOffset": "0"}
@@ -75,7 +82,7 @@ def test_unread_messages_keep_it_from_being_safe(mq: RunningBroker) -> None:
         assert drain(mq.nameserver).returncode == 0
 
 
-def test_an_unknown_broker_is_named_with_those_that_are_known(mq: RunningBroker) -> None:
+def test_drain_of_an_unknown_broker_lists_the_known_ones(mq: RunningBroker) -> None:
     command = [TIANZHOU, "broker", "drain", "broker-z", "-n", mq.nameserver]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 4

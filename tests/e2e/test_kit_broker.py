@@ -1,4 +1,4 @@
-"""The broker of the kit over real sockets: what it stores, keeps, forgets and shows."""
+"""The broker of the test kit over real sockets: what it stores, keeps, loses and shows."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,9 +29,11 @@ def send(mq: RunningBroker, topic: str, *texts: bytes, queue_id: int = 0) -> Non
 
 def commit(client: RawClient, group: str, topic: str, *, queue_id: int, offset: int) -> None:
     fields = {
-        "consumerGroup": group, "topic": topic, "queueId": str(queue_id),
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(queue_id),
         "commitOffset": str(offset),
-    }  # fmt: skip
+    }
     assert client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
 
@@ -42,7 +44,7 @@ def route_brokers(nameserver: str, topic: str) -> list[str]:
     return sorted(broker.broker_name for broker in decode_route(answer.body).broker_datas)
 
 
-def test_messages_are_seen_in_the_order_of_their_storing(mq: RunningBroker) -> None:
+def test_stored_messages_are_in_log_order(mq: RunningBroker) -> None:
     send(mq, "orders", b"1", queue_id=1)
     send(mq, "orders", b"2", b"3", queue_id=0)
     send(mq, "orders", b"4", queue_id=1)
@@ -51,12 +53,12 @@ def test_messages_are_seen_in_the_order_of_their_storing(mq: RunningBroker) -> N
     assert mq.stored("unheard-of") == []
 
 
-def test_a_topic_has_a_route_when_it_is_made(mq: RunningBroker) -> None:
+def test_created_topic_has_a_route_at_once(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=3)
     assert route_brokers(mq.nameserver, "orders") == [mq.name]
 
 
-def test_offsets_and_lag(mq: RunningBroker) -> None:
+def test_kit_reports_offsets_and_lag(mq: RunningBroker) -> None:
     send(mq, "orders", b"1", b"2", b"3")
     assert mq.committed("billing", "orders") == {}
     assert mq.lag("billing", "orders") == 3
@@ -66,7 +68,7 @@ def test_offsets_and_lag(mq: RunningBroker) -> None:
     assert mq.lag("billing", "orders") == 1
 
 
-def test_a_restart_keeps_messages_offsets_and_addresses(mq: RunningBroker) -> None:
+def test_restart_keeps_messages_offsets_and_addresses(mq: RunningBroker) -> None:
     send(mq, "orders", b"1")
     with RawClient(mq.broker) as client:
         commit(client, "billing", "orders", queue_id=0, offset=1)
@@ -79,7 +81,7 @@ def test_a_restart_keeps_messages_offsets_and_addresses(mq: RunningBroker) -> No
     assert bodies(mq, "orders") == [b"1", b"2"]
 
 
-def test_a_kill_keeps_messages_and_forgets_what_was_not_saved(mq: RunningBroker) -> None:
+def test_kill_keeps_messages_and_loses_unsaved_offsets(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as client:
         assert client.ask(310, send_v2("orders"), b"1").code == 0
         commit(client, "billing", "orders", queue_id=0, offset=1)
@@ -96,7 +98,7 @@ def test_a_kill_keeps_messages_and_forgets_what_was_not_saved(mq: RunningBroker)
 
 
 @pytest.mark.slow
-def test_the_name_server_can_go_and_come(mq: RunningBroker) -> None:
+def test_broker_registers_again_after_a_name_server_restart(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     mq.stop_nameserver()
     with pytest.raises(Unreachable):
@@ -110,7 +112,7 @@ def test_the_name_server_can_go_and_come(mq: RunningBroker) -> None:
     mq.wait_until(is_known, what="the broker registers again")
 
 
-def test_two_brokers_share_a_name_server_and_a_clock(mq_factory: MqFactory) -> None:
+def test_two_brokers_share_one_name_server_and_one_clock(mq_factory: MqFactory) -> None:
     one = mq_factory()
     other = mq_factory(nameserver=one, config=BrokerConfig(name="broker-b"))
     assert other.clock is one.clock
@@ -123,37 +125,37 @@ def test_two_brokers_share_a_name_server_and_a_clock(mq_factory: MqFactory) -> N
     assert bodies(other, "orders") == [b"goes on"]
 
 
-def test_a_directory_that_is_given_is_kept(tmp_path: Path) -> None:
+def test_given_data_directory_is_kept(tmp_path: Path) -> None:
     with running_broker(directory=tmp_path) as mq:
         send(mq, "orders", b"1")
     with running_broker(directory=tmp_path) as mq:
         assert bodies(mq, "orders") == [b"1"]
 
 
-def test_one_of_its_own_goes_with_the_broker() -> None:
+def test_temporary_data_directory_is_deleted_on_close() -> None:
     with running_broker() as mq:
         directory = mq.directory
         assert directory.exists()
     assert not directory.exists()
-    mq.close()  # a second time changes nothing
+    mq.close()  # a second close does nothing
 
 
-def test_a_failed_start_leaves_nothing_behind(mq: RunningBroker) -> None:
+def test_failed_start_leaves_nothing_behind(mq: RunningBroker) -> None:
     port = int(mq.broker.rpartition(":")[2])
     other = running_broker(broker_port=port)
-    with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{port}"), other:
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"), other:
         pass
     assert not other.directory.exists()
 
 
-def test_ports_can_be_chosen(mq: RunningBroker) -> None:
+def test_kit_listens_on_the_given_ports(mq: RunningBroker) -> None:
     names, broker = (int(address.rpartition(":")[2]) for address in (mq.nameserver, mq.broker))
     mq.close()
     with running_broker(nameserver_port=names, broker_port=broker) as again:
         assert (again.nameserver, again.broker) == (mq.nameserver, mq.broker)
 
 
-def test_an_asynchronous_test_has_its_own_loop() -> None:
+def test_asynchronous_test_uses_its_own_loop() -> None:
     async def play() -> None:
         async with running_broker() as mq:
             host, _, port = mq.broker.rpartition(":")
@@ -167,7 +169,7 @@ def test_an_asynchronous_test_has_its_own_loop() -> None:
     asyncio.run(play())
 
 
-def test_a_failure_shows_what_was_there(mq: RunningBroker) -> None:
+def test_failed_wait_shows_the_state_of_the_broker(mq: RunningBroker) -> None:
     send(mq, "orders", b"two apples", b"x" * 200)
     with RawClient(mq.broker) as client:
         assert client.ask(RequestCode.HEART_BEAT, body=heartbeat_of(client="me@1")).code == 0
@@ -185,7 +187,7 @@ def test_a_failure_shows_what_was_there(mq: RunningBroker) -> None:
     ]
 
 
-def test_a_pull_that_waits_is_woken(mq: RunningBroker) -> None:
+def test_waiting_pull_is_woken_by_a_send(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     with RawClient(mq.broker) as puller:
         wait = pull_of("orders", sysFlag="6")
@@ -195,7 +197,7 @@ def test_a_pull_that_waits_is_woken(mq: RunningBroker) -> None:
         assert b"woken" in puller.receive().body
 
 
-def test_misuse_is_told(mq: RunningBroker) -> None:
+def test_misuse_of_the_kit_raises_clear_errors(mq: RunningBroker) -> None:
     with pytest.raises(UsageError, match="is already running"):
         mq.start()
     with pytest.raises(UsageError, match="is already running"):

@@ -1,4 +1,4 @@
-"""What consumers were given, noted as it leaves the broker."""
+"""Deliveries to consumers, recorded as responses leave the broker."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def send(mq: RunningBroker, topic: str, *bodies: bytes) -> None:
             assert client.ask(RequestCode.SEND_MESSAGE_V2, send_v2(topic), body).code == 0
 
 
-def test_as_often_as_it_was_given(mq: RunningBroker) -> None:
+def test_deliveries_count_every_delivery_of_a_message(mq: RunningBroker) -> None:
     send(mq, "orders", b"1", b"2")
     with RawClient(mq.broker) as client, mq.record_deliveries() as given:
         for offset, binary in ((0, False), (1, True), (2, False)):
@@ -30,7 +30,7 @@ def test_as_often_as_it_was_given(mq: RunningBroker) -> None:
     assert len(given.to("abused")) == 3
 
 
-def test_a_pull_that_waited(mq: RunningBroker) -> None:
+def test_deliveries_include_pulls_that_waited(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     with RawClient(mq.broker) as client, mq.record_deliveries() as given:
         with pytest.raises(TimeoutError):
@@ -41,7 +41,7 @@ def test_a_pull_that_waited(mq: RunningBroker) -> None:
         assert [m.body for m in given.to("abused", "orders")] == [b"woken"]
 
 
-def test_what_was_refused_was_not_given(mq: RunningBroker) -> None:
+def test_deliveries_exclude_rejected_pulls(mq: RunningBroker) -> None:
     send(mq, "orders", b"1")
     with RawClient(mq.broker) as client, mq.record_deliveries() as given, mq.faults.refuse([PULL]):
         client.ask(PULL, pull_of("orders"))

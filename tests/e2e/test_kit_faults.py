@@ -1,4 +1,4 @@
-"""Faults on demand: each bites, is limited to what it was asked for, and ends."""
+"""Faults of the test kit: each takes effect, is limited to its target, and ends."""
 
 import time
 
@@ -19,7 +19,7 @@ def bodies(mq: RunningBroker, topic: str) -> list[bytes]:
     return [message.body for message in mq.stored(topic)]
 
 
-def test_sends_are_refused_while_it_lasts(mq: RunningBroker) -> None:
+def test_rejected_sends_fault_lasts_until_its_end(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as client:
         with mq.faults.refuse_sends() as fault:
             answer = client.ask(SEND, send_v2("orders"), b"1")
@@ -32,7 +32,7 @@ def test_sends_are_refused_while_it_lasts(mq: RunningBroker) -> None:
     assert bodies(mq, "orders") == [b"2"]
 
 
-def test_only_so_many_of_one_topic(mq: RunningBroker) -> None:
+def test_rejected_sends_fault_is_limited_to_count_and_topic(mq: RunningBroker) -> None:
     code = ResponseCode.FLUSH_DISK_TIMEOUT
     with RawClient(mq.broker) as client:
         fault = mq.faults.refuse_sends(code, topic="orders", count=2, remark="slow disk")
@@ -44,7 +44,7 @@ def test_only_so_many_of_one_topic(mq: RunningBroker) -> None:
         fault.end()
 
 
-def test_in_one_read_some_are_refused_and_the_rest_goes_through(mq: RunningBroker) -> None:
+def test_rejected_sends_fault_counts_sends_within_one_read(mq: RunningBroker) -> None:
     wanted: dict[int, int] = {}
     data = b""
     for number in range(20):
@@ -63,7 +63,7 @@ def test_in_one_read_some_are_refused_and_the_rest_goes_through(mq: RunningBroke
     assert mq.stored("orders") == []
 
 
-def test_any_request_can_be_refused(mq: RunningBroker) -> None:
+def test_rejected_requests_fault_applies_to_any_code(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     with RawClient(mq.broker) as client:
         pull = pull_of("orders")
@@ -74,31 +74,31 @@ def test_any_request_can_be_refused(mq: RunningBroker) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_broker_stores_at_once_and_answers_late(mq: RunningBroker) -> None:
+def test_slow_broker_fault_delays_only_responses(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as client:
         with mq.faults.slow(seconds=0.3):
-            begun = time.monotonic()
+            start = time.monotonic()
             with pytest.raises(TimeoutError):
                 client.ask(SEND, send_v2("orders"), b"1", wait_s=0.05)
             assert bodies(mq, "orders") == [b"1"]
             assert client.receive().code == 0
-            assert time.monotonic() - begun >= 0.3
+            assert time.monotonic() - start >= 0.3
         watch = Stopwatch()
         assert client.ask(SEND, send_v2("orders"), b"2").code == 0
         assert watch.seconds() < 0.3
 
 
-def test_a_full_disk_refuses_and_recovers(mq: RunningBroker) -> None:
+def test_full_disk_fault_rejects_sends_and_recovers(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as client:
         assert client.ask(SEND, send_v2("orders"), b"1").code == 0
-        # A group that is new would have to be written down.
+        # A new group would have to be saved.
         assert client.ask(RequestCode.PULL_MESSAGE, pull_of("orders")).code == 0
         with mq.faults.full_disk():
             answer = client.ask(SEND, send_v2("orders"), b"2")
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert "100% full" in answer.remark
             assert "writes are refused: the disk" in mq.describe()
-            # What is stored can be read, and time passes: nothing dies of it.
+            # Stored messages can be read, and time passes without errors.
             assert b"1" in client.ask(RequestCode.PULL_MESSAGE, pull_of("orders")).body
             mq.clock.advance(hours=1)
         assert client.ask(SEND, send_v2("orders"), b"3").code == 0
@@ -106,9 +106,9 @@ def test_a_full_disk_refuses_and_recovers(mq: RunningBroker) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_does_not_stop_what_ticks(caplog: pytest.LogCaptureFixture) -> None:
-    """What can't be saved is saved later, and nothing that ticks dies of it: errors in the loop
-    that nobody is told of would fail this test at its end."""
+def test_full_disk_fault_does_not_stop_periodic_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever cannot be saved is saved later, and no periodic task fails: this test would fail at
+    its end because of unhandled errors in the event loop."""
     config = BrokerConfig(offsets_save_ms=100, delay_progress_save_interval_ms=100)
     delayed = send_v2("orders", properties="DELAY\x011\x02")
     where = {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "commitOffset": "1"}
@@ -131,7 +131,7 @@ def test_a_full_disk_does_not_stop_what_ticks(caplog: pytest.LogCaptureFixture) 
         assert mq.committed("billing", "orders") == {0: 1}
 
 
-def test_connections_are_cut(mq: RunningBroker) -> None:
+def test_cut_connections_fault_closes_connections(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as one, RawClient(mq.broker) as other:
         for name, client in (("one", one), ("other", other)):
             beat = heartbeat_of(client=name, producers=("p",))
@@ -149,7 +149,7 @@ def test_connections_are_cut(mq: RunningBroker) -> None:
     assert mq.faults.cut_connections() == 0
 
 
-def test_faults_outlive_a_restart(mq: RunningBroker) -> None:
+def test_faults_survive_a_restart(mq: RunningBroker) -> None:
     with mq.faults.refuse_sends() as fault:
         mq.restart()
         with RawClient(mq.broker) as client:
@@ -161,7 +161,7 @@ def test_faults_outlive_a_restart(mq: RunningBroker) -> None:
         assert fault.hits == 2
 
 
-def test_faults_that_can_be_none_are_told(mq: RunningBroker) -> None:
+def test_invalid_faults_raise_clear_errors(mq: RunningBroker) -> None:
     with pytest.raises(UsageError, match="count must be at least 1, got 0"):
         mq.faults.refuse_sends(count=0)
     with pytest.raises(UsageError, match="at least one request code"):

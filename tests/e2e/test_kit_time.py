@@ -1,4 +1,4 @@
-"""Hours pass in milliseconds: everything that waits for a moment happens when it is moved."""
+"""Hours pass in milliseconds: everything that waits for a time happens when the clock advances."""
 
 import time
 from dataclasses import replace
@@ -28,7 +28,7 @@ def send(mq: RunningBroker, body: bytes, *, topic: str = "orders", **named: obje
 
 
 @pytest.mark.parametrize("mode", FlushMode)
-def test_delays_end(mode: FlushMode) -> None:
+def test_delayed_messages_are_delivered_when_the_clock_advances(mode: FlushMode) -> None:
     with running_broker(store_config=replace(SMALL_STORE, flush_mode=mode)) as mq:
         send(mq, b"in two hours", DELAY=18)
         send(mq, b"in a minute", DELAY=5)
@@ -39,11 +39,11 @@ def test_delays_end(mode: FlushMode) -> None:
         assert bodies(mq, "orders") == [b"in a minute", b"in two hours"]
 
 
-def test_timers_end_in_the_order_of_their_moments(mq: RunningBroker) -> None:
+def test_timers_fire_in_the_order_of_their_times(mq: RunningBroker) -> None:
     now_ms = mq.clock.now_ms()
     for hours in (50, 2, 30):
-        moment = now_ms + hours * HOUR_S * 1000
-        send(mq, b"%d" % hours, TIMER_DELIVER_MS=moment)
+        deliver_ms = now_ms + hours * HOUR_S * 1000
+        send(mq, b"%d" % hours, TIMER_DELIVER_MS=deliver_ms)
     mq.clock.advance(hours=1)
     assert bodies(mq, "orders") == []
     mq.clock.advance(days=3)
@@ -51,7 +51,7 @@ def test_timers_end_in_the_order_of_their_moments(mq: RunningBroker) -> None:
 
 
 @pytest.mark.slow
-def test_more_than_a_tick_can_take_is_there_at_once(mq: RunningBroker) -> None:
+def test_advance_delivers_more_than_one_tick_can_handle(mq: RunningBroker) -> None:
     count = 5_000
     with RawClient(mq.broker) as client:
         text = UNIQUE + "DELAY\x0118\x02"
@@ -61,7 +61,7 @@ def test_more_than_a_tick_can_take_is_there_at_once(mq: RunningBroker) -> None:
     assert len(mq.stored("orders")) == count
 
 
-def test_retries_come_back(mq: RunningBroker) -> None:
+def test_retries_are_delivered_when_the_clock_advances(mq: RunningBroker) -> None:
     send(mq, b"poison")
     (message,) = mq.stored("orders")
     with RawClient(mq.broker) as client:
@@ -75,7 +75,7 @@ def test_retries_come_back(mq: RunningBroker) -> None:
     assert (again.body, again.reconsume_times) == (b"poison", 1)
 
 
-def test_what_is_given_up_is_a_dead_letter(mq: RunningBroker) -> None:
+def test_message_out_of_retries_becomes_a_dead_letter(mq: RunningBroker) -> None:
     send(mq, b"poison")
     (message,) = mq.stored("orders")
     with RawClient(mq.broker) as client:
@@ -86,13 +86,14 @@ def test_what_is_given_up_is_a_dead_letter(mq: RunningBroker) -> None:
     assert [dead.body for dead in mq.dead_letters("billing")] == [b"poison"]
 
 
-def test_producers_are_asked_about_their_transactions(mq: RunningBroker) -> None:
+def test_transaction_checks_are_sent_when_the_clock_advances(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as producer:
         producer.ask(RequestCode.HEART_BEAT, body=heartbeat_of(client="me", producers=("abusers",)))
         half = send_v2(
-            "orders", properties=f"{UNIQUE}TRAN_MSG\x01true\x02PGROUP\x01abusers\x02",
+            "orders",
+            properties=f"{UNIQUE}TRAN_MSG\x01true\x02PGROUP\x01abusers\x02",
             f=str(flags.TRANSACTION_PREPARED),
-        )  # fmt: skip
+        )
         assert producer.ask(310, half, b"perhaps").code == 0
         mq.clock.advance(minutes=1)
         asked = producer.receive()
@@ -112,7 +113,7 @@ def test_producers_are_asked_about_their_transactions(mq: RunningBroker) -> None
     assert bodies(mq, "orders") == [b"perhaps"]
 
 
-def test_messages_expire() -> None:
+def test_messages_expire_when_the_clock_advances() -> None:
     small = replace(SMALL_STORE, commit_log_file_bytes=64 * 1024, retention_hours=72)
     with running_broker(store_config=small) as mq:
         for number in range(3):
@@ -121,11 +122,11 @@ def test_messages_expire() -> None:
         mq.clock.advance(hours=71)
         assert len(mq.stored("orders")) == 3
         mq.clock.advance(hours=2)
-        # The file that is being written stays.
+        # The file that is being written is kept.
         assert [message.body[:1] for message in mq.stored("orders")] == [b"2"]
 
 
-def test_clients_outlive_the_hours_they_skipped(mq: RunningBroker) -> None:
+def test_clients_stay_connected_when_the_clock_advances(mq: RunningBroker) -> None:
     with RawClient(mq.broker) as client:
         beat = heartbeat_of(client="me", consumers=("billing",), topic="orders")
         client.ask(RequestCode.HEART_BEAT, body=beat)
@@ -137,16 +138,16 @@ def test_clients_outlive_the_hours_they_skipped(mq: RunningBroker) -> None:
         assert names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).code == 0
 
 
-def test_three_days_take_milliseconds(mq: RunningBroker) -> None:
+def test_advance_by_three_days_takes_milliseconds(mq: RunningBroker) -> None:
     send(mq, b"refund", TIMER_DELIVER_MS=mq.clock.now_ms() + 3 * 24 * HOUR_S * 1000 - 1000)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     mq.clock.advance(days=3)
-    took_s = time.perf_counter() - begun
+    took_s = time.perf_counter() - start
     assert bodies(mq, "orders") == [b"refund"]
     assert took_s < 1
 
 
-def test_a_held_clock_holds_deliveries(mq: RunningBroker) -> None:
+def test_paused_clock_holds_deliveries_back(mq: RunningBroker) -> None:
     mq.clock.hold()
     send(mq, b"in a second", DELAY=1)
     before_ms = mq.clock.now_ms()

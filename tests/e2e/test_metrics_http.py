@@ -1,4 +1,4 @@
-"""Metrics, health and the watchdog of a broker that runs as a process, asked over HTTP."""
+"""Metrics, health and the watchdog of a broker process, read over HTTP."""
 
 import contextlib
 import json
@@ -25,23 +25,23 @@ WITHIN_S = 10.0
 
 
 def get(server: ServerProcess, path: str) -> tuple[int, str, str]:
-    """Status, kind of content and text of an answer, whatever its status."""
+    """Status, content type and text of a response, whatever its status."""
     try:
-        with urllib.request.urlopen(server.facts["http"] + path, timeout=WITHIN_S) as answer:
+        with urllib.request.urlopen(server.facts["http"] + path, timeout=60) as answer:
             return answer.status, answer.headers["content-type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers["content-type"], error.read().decode()
 
 
-def asked(server: ServerProcess, path: str) -> tuple[int, Any]:
+def get_json(server: ServerProcess, path: str) -> tuple[int, Any]:
     status, kind, text = get(server, path)
     assert kind == "application/json"
     return status, json.loads(text)
 
 
 def values(server: ServerProcess) -> dict[tuple[str, str], float]:
-    """By name and the last of its labels."""
+    """Metric values by name and last label."""
     status, kind, text = get(server, "/metrics")
     assert (status, kind.split(";")[0]) == (200, "text/plain")
     return {
@@ -58,64 +58,85 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     found.end()
 
 
-def test_what_was_sent_is_counted(server: ServerProcess) -> None:
+def test_metrics_count_sent_messages(server: ServerProcess) -> None:
     before = values(server)["tianzhou_messages_in_total", ""]
     with Producer("shop", nameserver=server.nameserver) as producer:
         for _ in range(25):
             producer.send(Message("orders", b"two apples"))
     wait_until(
         lambda: values(server)["tianzhou_messages_in_total", ""] == before + 25,
-        within_s=WITHIN_S, what="25 messages are counted",
-    )  # fmt: skip
+        within_s=WITHIN_S,
+        what="25 messages are counted",
+    )
     found = values(server)
     assert found["tianzhou_topic_messages_in_total", "orders"] >= 25
-    # Every answer waited for the medium, and consumers saw nothing before.
+    # Every response waited for the disk, and consumers saw nothing before.
     assert found["tianzhou_flush_seconds_count", ""] >= 1
     assert found["tianzhou_dispatch_delay_seconds_sum", ""] > 0
     assert found["tianzhou_unflushed_bytes", ""] == 0
     assert found["tianzhou_disk_free_bytes", ""] > 0
-    # The heartbeat of the loop: ten times a second, and seldom late.
+    # The heartbeat of the event loop: ten times a second, and rarely late.
     assert found["tianzhou_loop_delay_seconds_count", ""] > 0
 
 
-def test_a_broker_that_is_well_says_so_until_it_is_drained(server: ServerProcess) -> None:
-    assert asked(server, "/healthz") == (200, {"status": "alive", "reasons": []})
-    assert asked(server, "/readyz") == (200, {"status": "ready", "reasons": []})
+def test_healthy_broker_is_ready_until_it_is_drained(server: ServerProcess) -> None:
+    assert get_json(server, "/healthz") == (200, {"status": "alive", "reasons": []})
+    assert get_json(server, "/readyz") == (200, {"status": "ready", "reasons": []})
     with BlockingPeer(server.broker) as peer:
         for bits, status in (("4", 503), ("6", 200)):
             change = f"brokerPermission={bits}".encode()
             assert peer.call(RequestCode.UPDATE_BROKER_CONFIG, {}, change)[0].code == 0
-            found, told = asked(server, "/readyz")
+            found, report = get_json(server, "/readyz")
             assert found == status
-            assert ("drain" in " ".join(told["reasons"])) == (status == 503)
-            assert asked(server, "/healthz")[0] == 200
+            assert ("drain" in " ".join(report["reasons"])) == (status == 503)
+            assert get_json(server, "/healthz")[0] == 200
 
 
-def test_a_broker_that_nobody_finds_is_not_ready(tmp_path: Path) -> None:
+def test_broker_without_a_registration_is_not_ready(tmp_path: Path) -> None:
     alone = run(
-        ["broker", "-n", "127.0.0.1:1", "--port", "0", "--data", str(tmp_path / "data"),
-         "--http-port", "0"],
+        [
+            "broker",
+            "-n",
+            "127.0.0.1:1",
+            "--port",
+            "0",
+            "--data",
+            str(tmp_path / "data"),
+            "--http-port",
+            "0",
+        ],
         tmp_path,
-    )  # fmt: skip
+    )
     try:
-        status, told = asked(alone, "/readyz")
-        assert (status, told["status"]) == (503, "not ready")
-        assert "no NameServer knows of this broker" in told["reasons"][0]
-        assert asked(alone, "/healthz")[0] == 200
+        status, report = get_json(alone, "/readyz")
+        assert (status, report["status"]) == (503, "not ready")
+        assert "no NameServer knows this broker" in report["reasons"][0]
+        assert get_json(alone, "/healthz")[0] == 200
     finally:
         alone.end()
 
 
-def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) -> None:
-    """As an operator meets it: a group with a member that does not read one of its queues."""
+def test_consumer_that_hangs_is_reported_in_log_and_metrics(tmp_path: Path) -> None:
+    """A group with a member that does not read one of its queues."""
     names = run(["nameserver", "--port", "0"], tmp_path / "names")
     settings = tmp_path / "broker.toml"
     settings.write_text("consumer_stuck_after_ms = 1000\n")
     broker = run(
-        ["broker", "-n", names.nameserver, "--port", "0", "-c", str(settings),
-         "--data", str(tmp_path / "data"), "--http-port", "0"],
+        [
+            "broker",
+            "-n",
+            names.nameserver,
+            "--port",
+            "0",
+            "-c",
+            str(settings),
+            "--data",
+            str(tmp_path / "data"),
+            "--http-port",
+            "0",
+        ],
         tmp_path / "broker",
-    )  # fmt: skip
+    )
     try:
         with (
             Producer("shop", nameserver=names.nameserver) as producer,
@@ -123,24 +144,25 @@ def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) ->
         ):
             for _ in range(8):
                 producer.send(Message("orders", b"two apples"))
-            told = {
+            heartbeat = {
                 "clientID": "hangs@1",
                 "consumerDataSet": [
                     {
-                        "groupName": "billing", "messageModel": "CLUSTERING",
+                        "groupName": "billing",
+                        "messageModel": "CLUSTERING",
                         "subscriptionDataSet": [{"topic": "orders", "subString": "*"}],
                     }
                 ],
-            }  # fmt: skip
-            body = json.dumps(told).encode()
+            }
+            body = json.dumps(heartbeat).encode()
             assert member.call(RequestCode.HEART_BEAT, {}, body)[0].code == 0
             found = ("tianzhou_watchdog_findings", "unowned")
-            wait_until(lambda: values(broker)[found] > 0, within_s=20, what="it is found")
+            wait_until(lambda: values(broker)[found] > 0, within_s=20, what="the event is reported")
         assert "group.unowned" in broker.log()
-        assert "nobody has read queue" in broker.log()
+        assert "no member has read queue" in broker.log()
         assert "tianzhou group show billing" in broker.log()
-        # Its connection is closed: a group without members is nobody's alarm.
-        wait_until(lambda: values(broker)[found] == 0, within_s=20, what="it is over")
+        # Its connection is closed: a group without members raises no alarm.
+        wait_until(lambda: values(broker)[found] == 0, within_s=20, what="the event is cleared")
         assert "group.goes_on" in broker.log()
     finally:
         broker.end()
@@ -150,20 +172,35 @@ def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) ->
 def started(directory: Path, nameserver: str, broker_id: int) -> ServerProcess:
     """A master, or a slave of it, with ports for clients and for replication."""
     role = "SLAVE" if broker_id else "ASYNC_MASTER"
-    settings = {"brokerName": "pair", "brokerId": broker_id, "brokerRole": role,
-                "listenPort": spare_ports(2),
-                "vip_port": "false", "metadata_ms": 300, "ha_retry_ms": 500}  # fmt: skip
+    settings = {
+        "brokerName": "pair",
+        "brokerId": broker_id,
+        "brokerRole": role,
+        "listenPort": spare_ports(2),
+        "vip_port": "false",
+        "metadata_ms": 300,
+        "ha_retry_ms": 500,
+    }
     directory.mkdir()
     conf = directory / "broker.conf"
     conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return run(
-        ["broker", "-n", nameserver, "-c", str(conf), "--data", str(directory / "data"),
-         "--http-port", "0"],
+        [
+            "broker",
+            "-n",
+            nameserver,
+            "-c",
+            str(conf),
+            "--data",
+            str(directory / "data"),
+            "--http-port",
+            "0",
+        ],
         directory,
-    )  # fmt: skip
+    )
 
 
-def test_a_slave_that_stands_still_is_seen_by_its_master(tmp_path: Path) -> None:
+def test_master_reports_the_lag_of_a_stopped_slave(tmp_path: Path) -> None:
     with contextlib.ExitStack() as ends:
         names = run(["nameserver", "--port", "0"], tmp_path / "names")
         ends.callback(names.end)
@@ -186,4 +223,4 @@ def test_a_slave_that_stands_still_is_seen_by_its_master(tmp_path: Path) -> None
             assert values(master)["tianzhou_replica_lag_seconds", "1"] >= 0
         finally:
             slave.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: lag() == 0, within_s=20, what="it has caught up")
+        wait_until(lambda: lag() == 0, within_s=20, what="the slave has caught up")

@@ -1,10 +1,11 @@
-"""Numbers of a real broker: what the page says is printed, and the board asks for nothing else."""
+"""Metrics of a real broker: the declarations match the page in docs/, and the dashboard uses
+nothing else."""
 
 import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tianzhou.broker.alarms import Alarm
-from tianzhou.broker.observe.metrics import Metrics
+from tianzhou.broker.metrics import Metric, MetricKind
+from tianzhou.broker.observe.metrics_page import MetricsPage
+from tianzhou.broker.replica.build import replica_metrics
 from tianzhou.broker.server import Broker
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
@@ -45,7 +48,7 @@ def page(name: str) -> dict[str, Family]:
 
 
 def printed(text: str) -> dict[str, Family]:
-    """Every family with its labels; ranges of histograms are no labels of ours."""
+    """Every family with its labels; the bounds of histograms are not counted as labels."""
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     labels: dict[str, set[str]] = {name: set() for name in types}
     for family in text_string_to_metric_families(text):
@@ -58,47 +61,101 @@ def printed(text: str) -> dict[str, Family]:
     return {name: Family(kind, frozenset(labels[name])) for name, kind in types.items()}
 
 
+def declared(metrics: Sequence[Metric]) -> dict[str, Family]:
+    families = {
+        f"tianzhou_{metric.name}" + ("_total" if metric.kind is MetricKind.COUNTER else ""): Family(
+            metric.kind.value, frozenset(metric.labels)
+        )
+        for metric in metrics
+    }
+    return families | {"tianzhou_series_left_out": Family("gauge", frozenset({"metric"}))}
+
+
+def rendered(metrics: Sequence[Metric]) -> str:
+    return MetricsPage(metrics, time.monotonic).render().decode()
+
+
+class Scrape(NamedTuple):
+    text: str
+    declared: dict[str, Family]
+
+
 @pytest.fixture
-def text(mq: RunningBroker) -> str:
-    """The numbers of a broker that has seen one of everything that makes a label."""
+def scrape(mq: RunningBroker) -> Scrape:
+    """The metrics of a broker in which nearly every family has a series."""
     mq.create_topic("orders", queues=2)
     with Producer("shop", nameserver=mq.nameserver) as producer:
         for _ in range(20):
             producer.send(Message("orders", b"two apples"))
 
-    def touch(broker: Broker, _: object) -> str:
+    def touch(broker: Broker, _: object) -> Scrape:
         parts = broker.parts
         parts.offsets.put("billing", "orders", 0, 1)
         parts.stats.got("orders", "billing", 1, 100)
         parts.stats.sent_back("orders", "billing")
         parts.stats.refused(17)
         parts.alarms.add(lambda: [Alarm(kind="made_up", text="t", remedy="r", since_ms=1)])
-        parts.metric_sources.missing_brokers = lambda: {"broker-b": 1}
         slave = SlaveView(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
-        look = parts.replication.look()
-        parts.metric_sources.replication = lambda: msgspec.structs.replace(look, slaves=(slave,))
+        look = parts.replication.view()
+        view = msgspec.structs.replace(look, slaves=(slave,))
         peer = RaftPeer(
             address="", is_connected=True, is_in_doubt=False, is_voter=True, match=1, name="b"
         )
-        parts.metric_sources.raft = lambda: RaftView(
-            applied=1, commit=1, first=1, group="g", is_changing=False, is_in_doubt=False,
-            is_leading=True, last=1, leader="a", leader_broker="", member="a", peers=(peer,),
-            role="leader", term=1,
-        )  # fmt: skip
-        return Metrics(parts.metric_sources).page().decode()
+        raft = RaftView(
+            applied=1,
+            commit=1,
+            first=1,
+            group="g",
+            is_changing=False,
+            is_in_doubt=False,
+            is_leading=True,
+            last=1,
+            leader="a",
+            leader_broker="",
+            member="a",
+            peers=(peer,),
+            role="leader",
+            term=1,
+        )
+        replaced = {metric.name: metric for metric in replica_metrics(lambda: view, lambda: raft)}
+        metrics = [replaced.get(metric.name, metric) for metric in parts.metrics]
+        return Scrape(rendered(metrics), declared(metrics))
 
     return mq._look(touch)
 
 
-def test_the_page_names_exactly_what_is_printed(text: str) -> None:
-    assert page("metrics.md") == printed(text)
+@pytest.fixture
+def text(scrape: Scrape) -> str:
+    return scrape.text
 
 
-def test_both_languages_have_the_same_table() -> None:
+@pytest.fixture
+def known(scrape: Scrape) -> dict[str, Family]:
+    """Every family that a broker prints: the declared ones, and those of the process."""
+    process = {n: f for n, f in printed(scrape.text).items() if n.startswith("process_")}
+    return scrape.declared | process
+
+
+def test_metrics_page_of_the_docs_lists_exactly_the_declared_metrics(
+    known: dict[str, Family],
+) -> None:
+    assert page("metrics.md") == known
+
+
+def test_families_are_printed_as_declared(text: str, known: dict[str, Family]) -> None:
+    found = printed(text)
+    assert found.keys() == known.keys()
+    for name, family in found.items():
+        assert family.kind == known[name].kind, name
+        if name != "tianzhou_broker_missing_since_seconds":  # no broker is missing
+            assert family.labels == known[name].labels, name
+
+
+def test_metrics_pages_of_both_languages_have_the_same_table() -> None:
     assert page("metrics.zh-CN.md") == page("metrics.md")
 
 
-def test_real_traffic_shows(text: str) -> None:
+def test_metrics_reflect_real_traffic(text: str) -> None:
     values = {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)
@@ -126,8 +183,7 @@ def board() -> Any:
     return json.loads(files("tianzhou.admin").joinpath("grafana/tianzhou.json").read_bytes())
 
 
-def test_the_board_asks_only_for_what_a_broker_prints(text: str) -> None:
-    known = printed(text)
+def test_the_board_asks_only_for_what_a_broker_prints(known: dict[str, Family]) -> None:
     asked: set[str] = set()
     for title, expression in expressions():
         for name, chosen in SELECTOR.findall(expression):
@@ -146,20 +202,23 @@ def test_the_board_asks_only_for_what_a_broker_prints(text: str) -> None:
 
 
 ALARMING = {
-    "tianzhou_alarms", "tianzhou_broker_missing_since_seconds", "tianzhou_damaged_index_files",
-    "tianzhou_damaged_records", "tianzhou_parked_transactions", "tianzhou_watchdog_findings",
-}  # fmt: skip
-"""Metrics that call for an operator."""
+    "tianzhou_alarms",
+    "tianzhou_broker_missing_since_seconds",
+    "tianzhou_damaged_index_files",
+    "tianzhou_damaged_records",
+    "tianzhou_parked_transactions",
+    "tianzhou_watchdog_findings",
+}
+"""Metrics that need an operator's attention."""
 
 
-def test_board_shows_every_metric_that_calls_for_an_operator(text: str) -> None:
+def test_board_shows_every_metric_that_calls_for_an_operator(known: dict[str, Family]) -> None:
     shown = {name for _, expression in expressions() for name in NAME.findall(expression)}
-    assert printed(text).keys() >= ALARMING, "every one of them is printed"
+    assert known.keys() >= ALARMING, "every one of them is printed"
     assert shown >= ALARMING
 
 
-def test_names_of_lines_are_labels_that_there_are(text: str) -> None:
-    known = printed(text)
+def test_names_of_lines_are_labels_that_there_are(known: dict[str, Family]) -> None:
     for panel in board()["panels"]:
         for target in panel.get("targets", ()):
             expression = target["expr"]
@@ -180,10 +239,10 @@ REDUCTIONS = (
     (r"\bhistogram_quantile\(0\.\d+, VECTOR\)", "VECTOR"),
     (r"(?:VECTOR|\b\d+) [-+*/] VECTOR", "VECTOR"),
 )
-"""The part of PromQL that the board uses, from the inside out."""
+"""The part of PromQL that the board uses, innermost first."""
 
 
-def test_every_question_of_the_board_is_one_that_prometheus_can_read() -> None:
+def test_board_queries_are_valid_promql() -> None:
     for panel in board()["panels"]:
         for target in panel.get("targets", ()):
             expression, before = target["expr"], ""
@@ -194,8 +253,8 @@ def test_every_question_of_the_board_is_one_that_prometheus_can_read() -> None:
             assert expression == "VECTOR", f"{panel['title']}: {target['expr']} is {expression}"
 
 
-def test_the_board_can_be_imported() -> None:
-    """What Grafana needs: panels with ids of their own that do not lie on each other."""
+def test_board_can_be_imported_by_grafana() -> None:
+    """What Grafana needs: panels with unique ids that do not overlap."""
     found = board()
     assert found["schemaVersion"] >= 36
     ids = [panel["id"] for panel in found["panels"]]
@@ -217,13 +276,13 @@ def test_the_board_can_be_imported() -> None:
     assert "source" in {variable["name"] for variable in found["templating"]["list"]}
 
 
-def test_a_loop_that_stands_is_measured_and_logged(
+def test_blocked_event_loop_is_measured_and_logged(
     mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everybody waits while somebody holds up the loop: here for longer than a second."""
+    """All clients wait while something blocks the event loop: here for longer than a second."""
 
     def stalls() -> float:
-        text = mq._look(lambda broker, _: Metrics(broker.parts.metric_sources).page().decode())
+        text = mq._look(lambda broker, _: rendered(broker.parts.metrics))
         (up_to_one,) = re.findall(r'loop_delay_seconds_bucket\{le="1.0"\} (\S+)', text)
         (all_of_them,) = re.findall(r"loop_delay_seconds_count (\S+)", text)
         return float(all_of_them) - float(up_to_one)

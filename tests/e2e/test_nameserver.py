@@ -1,4 +1,4 @@
-"""A name server on a real socket, spoken to in frames."""
+"""A name server on a real socket, exercised with raw frames."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def run(play: Callable[[World], Awaitable[None]], config: NameServerConfig | Non
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_broker_registers_and_a_client_finds_it(compressed: bool) -> None:
+def test_registered_broker_is_found_by_a_client(compressed: bool) -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         assert (await broker.register(compressed=compressed)).code == 0
@@ -37,7 +37,7 @@ def test_a_broker_registers_and_a_client_finds_it(compressed: bool) -> None:
     run(play)
 
 
-def test_headers_are_answered_in_their_own_form() -> None:
+def test_response_header_uses_the_encoding_of_the_request() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register()
@@ -49,7 +49,7 @@ def test_headers_are_answered_in_their_own_form() -> None:
     run(play)
 
 
-def test_old_clients_get_bare_keys() -> None:
+def test_old_clients_get_json_with_unquoted_keys() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register()
@@ -63,7 +63,7 @@ def test_old_clients_get_bare_keys() -> None:
     run(play)
 
 
-def test_the_first_address_is_the_one_that_was_dialled() -> None:
+def test_route_lists_the_connected_address_first() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register(brokerAddr="0.0.0.0:10911", tzAddressByDial="true")
@@ -74,7 +74,7 @@ def test_the_first_address_is_the_one_that_was_dialled() -> None:
     run(play)
 
 
-def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
+def test_silent_broker_is_removed_and_its_connection_closed() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register()
@@ -86,7 +86,7 @@ def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
     run(play)
 
 
-def test_a_heartbeat_keeps_a_broker() -> None:
+def test_heartbeat_keeps_a_broker_registered() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register()
@@ -99,13 +99,13 @@ def test_a_heartbeat_keeps_a_broker() -> None:
     run(play)
 
 
-def test_a_broker_goes_with_its_connection_at_once() -> None:
+def test_broker_is_removed_when_its_connection_closes() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register()
         assert await client.route()
         await broker.close()
-        # The loop learns of it a moment later; each question gives it that moment.
+        # The event loop notices it a little later; each request gives it time.
         while await client.route():
             pass
         assert world.clock.monotonic_s() == 0
@@ -113,7 +113,7 @@ def test_a_broker_goes_with_its_connection_at_once() -> None:
     run(play)
 
 
-def test_a_broker_unregisters() -> None:
+def test_unregistered_broker_is_removed() -> None:
     async def play(world: World) -> None:
         broker = await world.client()
         await broker.register()
@@ -123,7 +123,7 @@ def test_a_broker_unregisters() -> None:
     run(play)
 
 
-def test_write_permission_goes_and_comes_back() -> None:
+def test_write_permission_is_wiped_and_restored() -> None:
     async def play(world: World) -> None:
         broker, client = await world.client(), await world.client()
         await broker.register()
@@ -145,7 +145,7 @@ def test_write_permission_goes_and_comes_back() -> None:
     run(play)
 
 
-def test_values_are_kept_by_key() -> None:
+def test_key_value_entries_are_stored_and_deleted() -> None:
     async def play(world: World) -> None:
         client = await world.client()
         key = {"namespace": "n", "key": "k"}
@@ -155,12 +155,12 @@ def test_values_are_kept_by_key() -> None:
         assert decode_kv_table((await client.ask(219, key))[1]).table == {"k": "ü"}
         await client.ask(102, key)
         header, body = await client.ask(219, key)
-        assert (header.code, json.loads(body)) == (0, {"table": {}}), "emptied, not unknown"
+        assert (header.code, json.loads(body)) == (0, {"table": {}}), "empty, not unknown"
 
     run(play)
 
 
-def test_an_unknown_topic_and_an_unknown_code_are_answered() -> None:
+def test_unknown_topic_and_unknown_code_get_error_responses() -> None:
     async def play(world: World) -> None:
         client = await world.client()
         header, _ = await client.ask(105, {"topic": "nobody's"})
@@ -175,7 +175,7 @@ def test_an_unknown_topic_and_an_unknown_code_are_answered() -> None:
     run(play)
 
 
-def test_one_way_requests_are_carried_out_and_not_answered() -> None:
+def test_oneway_request_is_executed_without_a_response() -> None:
     async def play(world: World) -> None:
         client = await world.client()
         await client.tell(100, {"namespace": "n", "key": "k", "value": "v"})
@@ -185,7 +185,7 @@ def test_one_way_requests_are_carried_out_and_not_answered() -> None:
     run(play)
 
 
-def test_requests_of_one_write_are_answered_in_order() -> None:
+def test_requests_of_one_write_get_responses_in_order() -> None:
     async def play(world: World) -> None:
         client = await world.client()
         sent = [client.send(105, {"topic": "T"}) for _ in range(50)]
@@ -205,18 +205,18 @@ def test_requests_of_one_write_are_answered_in_order() -> None:
         b"\0\0\0\x08\x02\0\0\x04{}  ",
     ],
 )
-def test_garbage_ends_the_connection_and_nothing_else(garbage: bytes) -> None:
+def test_garbage_closes_only_its_own_connection(garbage: bytes) -> None:
     async def play(world: World) -> None:
-        broker, stranger = await world.client(), await world.client()
+        broker, attacker = await world.client(), await world.client()
         await broker.register()
-        stranger.send_bytes(garbage)
-        assert await stranger.ended()
+        attacker.send_bytes(garbage)
+        assert await attacker.ended()
         assert await broker.route()
 
     run(play)
 
 
-def test_a_bad_body_is_answered_and_the_connection_lives() -> None:
+def test_invalid_body_gets_an_error_response_and_keeps_the_connection() -> None:
     async def play(world: World) -> None:
         broker = await world.client()
         header, _ = await broker.ask(103, identity(haServerAddr=""), b"\x78\x9cgarbage")
@@ -227,7 +227,7 @@ def test_a_bad_body_is_answered_and_the_connection_lives() -> None:
     run(play)
 
 
-def test_a_changed_scan_interval_is_used_from_the_next_scan_on() -> None:
+def test_changed_scan_interval_applies_from_the_next_scan() -> None:
     async def play(world: World) -> None:
         client = await world.client()
         header, _ = await client.ask(318, {}, b"scanNotActiveBrokerInterval=20\n")
@@ -240,7 +240,7 @@ def test_a_changed_scan_interval_is_used_from_the_next_scan_on() -> None:
     run(play)
 
 
-def test_a_stop_closes_what_is_open() -> None:
+def test_stop_closes_open_connections() -> None:
     async def play(world: World) -> None:
         client = await world.client()
         assert await client.route() is None

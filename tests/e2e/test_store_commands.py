@@ -1,4 +1,4 @@
-"""`tianzhou store` as an operator types it, on directories that are sound, damaged or in use."""
+"""`tianzhou store` as an operator runs it, on directories that are valid, damaged or in use."""
 
 import json
 import re
@@ -30,7 +30,7 @@ COUNT = 120
 
 
 def make(root: Path) -> MessageStore:
-    """Messages of three topics over several files."""
+    """Create a store with messages of three topics in several files."""
     store = MessageStore(RealFiles(), str(root), CONFIG, SystemClock())
     for number in range(COUNT):
         entry = Entry(
@@ -59,7 +59,7 @@ def sound(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_inspect_tells_ranges_and_sizes(sound: Path) -> None:
+def test_inspect_reports_ranges_and_sizes(sound: Path) -> None:
     found = run_json("store", "inspect", sound)
     assert found["clean"] is True
     assert found["log_files"] > 1
@@ -79,16 +79,16 @@ def test_inspect_prints_a_table(sound: Path) -> None:
     assert re.search(r"^ topic-0 +0 +0 +\d+ +\d+\s*$", done.stdout, re.MULTILINE)
 
 
-def test_findings_are_a_line_each_and_their_words_do_nothing(
+def test_findings_are_one_line_each_with_untrusted_text_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Who reads them from a pipe looks for whole lines; names come from whoever made the files."""
+    """Scripts read whole lines from a pipe; names in them come from untrusted files."""
     problem = "topic [red]x[/red]\x1b[2J" + " is very long" * 15
     output.show(store_view.verification(Findings(clean=True, problems=[problem])))
     assert problem.replace("\x1b", r"\x1b") in capsys.readouterr().out
 
 
-def test_verify_finds_nothing_in_a_sound_directory(sound: Path) -> None:
+def test_verify_finds_nothing_in_a_valid_directory(sound: Path) -> None:
     before = {p: p.read_bytes() for p in sound.rglob("*") if p.is_file()}
     done = run("store", "verify", sound)
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_verify_finds_nothing_in_a_sound_directory(sound: Path) -> None:
     assert {p: p.read_bytes() for p in sound.rglob("*") if p.is_file()} == before
 
 
-def test_verify_names_damage_and_fails(sound: Path) -> None:
+def test_verify_reports_damage_and_fails(sound: Path) -> None:
     log = sound / "commitlog" / f"{0:020d}"
     data = bytearray(log.read_bytes())
     at = data.index(b"body 7body 7")
@@ -112,7 +112,7 @@ def test_verify_names_damage_and_fails(sound: Path) -> None:
     assert "checksum" in reason
 
 
-def test_verify_names_a_queue_that_points_elsewhere_and_rebuild_mends_it(sound: Path) -> None:
+def test_verify_reports_a_wrong_queue_and_rebuild_fixes_it(sound: Path) -> None:
     queue = sound / "consumequeue" / "topic-1" / "1" / f"{0:020d}"
     original = queue.read_bytes()
     queue.write_bytes(original[20:40] + original[20:])
@@ -125,14 +125,14 @@ def test_verify_names_a_queue_that_points_elsewhere_and_rebuild_mends_it(sound: 
     assert run("store", "verify", sound).returncode == 0
 
 
-def test_verify_says_what_the_next_start_will_add_after_a_crash(tmp_path: Path) -> None:
+def test_verify_after_a_crash_reports_what_the_next_start_derives(tmp_path: Path) -> None:
     make(tmp_path / "store").abandon()
     done = run("store", "verify", tmp_path / "store")
     assert done.returncode == 0, done.stdout
     assert "messages are not in their queues yet" in done.stdout
 
 
-def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+def test_directory_in_use_is_rejected(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     for verb in ("verify", "rebuild"):
         done = run("store", verb, tmp_path / "store")
@@ -143,7 +143,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def read_only(sound: Path, tmp_path: Path) -> Iterator[Path]:
-    """As a snapshot is mounted."""
+    """Make the directory read-only, like a mounted snapshot."""
     place = tmp_path / "snapshot"
     place.mkdir()
     commands = (["--bind", str(sound), str(place)], ["-o", "remount,bind,ro", str(place)])
@@ -154,7 +154,7 @@ def read_only(sound: Path, tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_snapshot_that_nobody_may_write_to_is_inspected_and_verified(read_only: Path) -> None:
+def test_read_only_snapshot_can_be_inspected_and_verified(read_only: Path) -> None:
     assert run_json("store", "inspect", read_only)["sound"]
     found = run_json("store", "verify", read_only)
     assert (found["sound"], found["records"]) == (True, COUNT)
@@ -163,25 +163,25 @@ def test_a_snapshot_that_nobody_may_write_to_is_inspected_and_verified(read_only
     assert "Read-only file system" in done.stderr
 
 
-def test_a_directory_that_is_no_store_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+def test_directory_without_a_store_gives_a_short_error(tmp_path: Path) -> None:
     done = run("store", "inspect", tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "is it a store directory?" in done.stderr
 
 
-# A log that is shorter than its checkpoint says
+# A log that is shorter than its checkpoint
 
 
 @pytest.fixture
 def short(sound: Path) -> Path:
-    """The last two files of the log are gone."""
+    """A store that lost the last two files of its log."""
     for path in sorted((sound / "commitlog").iterdir())[-2:]:
         path.unlink()
     return sound
 
 
-def test_rebuild_refuses_a_short_log_until_the_loss_is_accepted(short: Path) -> None:
+def test_rebuild_rejects_a_short_log_until_the_loss_is_accepted(short: Path) -> None:
     before = {p: p.read_bytes() for p in short.rglob("*") if p.is_file()}
     done = run("store", "rebuild", short)
     assert done.returncode == 1
@@ -192,7 +192,7 @@ def test_rebuild_refuses_a_short_log_until_the_loss_is_accepted(short: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_acknowledge_closes_what_a_start_reported(short: Path) -> None:
+def test_acknowledge_closes_the_findings_of_a_start(short: Path) -> None:
     refused = run("store", "rebuild", short).stderr.replace("\n", "")
     found = re.search(r"accept_loss_at=(\d+)", refused)
     assert found
@@ -203,7 +203,7 @@ def test_acknowledge_closes_what_a_start_reported(short: Path) -> None:
     assert "no incidents to acknowledge" in run("store", "acknowledge", short).stdout
 
 
-def test_acknowledge_refuses_a_directory_that_is_no_store(tmp_path: Path) -> None:
+def test_acknowledge_rejects_a_directory_without_a_store(tmp_path: Path) -> None:
     done = run("store", "acknowledge", tmp_path)
     assert done.returncode != 0
     assert "is not a store directory" in done.stderr

@@ -1,4 +1,4 @@
-"""`tianzhou up`, `nameserver` and `broker` as processes: starting, stopping, refusing."""
+"""`tianzhou up`, `nameserver` and `broker` as processes: start, stop, rejected starts."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire.routes import decode_route
 
 READY_S = 1.0
-"""From start to ready. A busy machine gives us a part of its time, so what is held to this is the
-processor's time; on a calm one it is nearly the same."""
+"""From start to ready, in CPU time: on a busy machine the process gets only a share of the time; on
+an idle one both are nearly the same."""
 TICK_HZ = os.sysconf("SC_CLK_TCK")
 RSS_BYTES_MAX = 80_000_000
 
@@ -31,7 +31,7 @@ Start = Callable[..., ServerProcess]
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers in one directory; none outlives the test."""
+    """Start servers in one directory, and stop all of them after the test."""
     started: list[ServerProcess] = []
 
     def start(*options: str) -> ServerProcess:
@@ -43,8 +43,8 @@ def up(tmp_path: Path) -> Iterator[Start]:
         server.end()
 
 
-def refused(*arguments: str, cwd: Path, code: int = 1) -> str:
-    """The sentence with which a command that can't start ends; 2 is for what the user wrote."""
+def run_rejected(*arguments: str, cwd: Path, code: int = 1) -> str:
+    """Run a command that must fail; returns its error. Exit code 2 means invalid arguments."""
     done = subprocess.run(
         [TIANZHOU, *arguments], capture_output=True, text=True, timeout=300, cwd=cwd
     )
@@ -73,7 +73,7 @@ def bodies(server: ServerProcess) -> list[bytes]:
 # Starting
 
 
-def test_the_ready_file_says_where_everything_is(up: Start) -> None:
+def test_ready_file_has_the_addresses_of_all_servers(up: Start) -> None:
     server = up()
     facts = server.facts
     assert facts.keys() >= {"nameserver", "broker", "brokerName", "cluster", "pid", "data"}
@@ -87,16 +87,17 @@ def test_the_ready_file_says_where_everything_is(up: Start) -> None:
     assert facts["broker"].encode() in body
 
 
-def test_the_ready_file_appears_as_a_whole(tmp_path: Path) -> None:
-    """It is put in the place of another one, never written where somebody may look."""
+def test_ready_file_appears_atomically(tmp_path: Path) -> None:
+    """The file is renamed into place, so a reader never sees a part of it."""
     ready, kept = tmp_path / "ready.json", tmp_path / "kept"
     ready.write_text("old")
     kept.hardlink_to(ready)
     arguments = ["up", "--nameserver-port", "0", "--broker-port", "0", "--ephemeral"]
     process = subprocess.Popen(
         [TIANZHOU, *arguments, "--ready-file", str(ready)],
-        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait_until(lambda: ready.read_text() != "old", within_s=30, what="a new ready file")
         assert json.loads(ready.read_text())["pid"] == process.pid
@@ -108,20 +109,21 @@ def test_the_ready_file_appears_as_a_whole(tmp_path: Path) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used of a processor, all its threads together."""
+    """The CPU time that a process has used, in all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK_HZ
 
 
-def test_it_serves_soon_and_takes_little_memory(
+def test_up_starts_quickly_and_uses_little_memory(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """With its dashboard, which is loaded when clients are served already."""
+    """The dashboard is loaded after clients are already served."""
     used: list[float] = []
     for number in range(3):
         ports = ["--nameserver-port", "0", "--broker-port", "0", "--http-port", "0"]
         server = ServerProcess(["up", *ports, "--ephemeral"], tmp_path / str(number))
-        ready_s = server.wait_ready()
+        server.wait_ready()
+        ready_s = server.ready_after_s
         used.append(cpu_s(server.process.pid))
         with urllib.request.urlopen(server.facts["http"], timeout=60) as page:
             assert page.status == 200
@@ -136,30 +138,30 @@ def test_it_serves_soon_and_takes_little_memory(
     assert min(used) < READY_S, used
 
 
-def test_it_says_when_strangers_can_reach_it(up: Start) -> None:
+def test_up_on_a_public_address_logs_a_warning(up: Start) -> None:
     server = up("--host", "0.0.0.0")
     lines = [line for line in server.log().splitlines() if "without a password" in line]
     assert len(lines) == 1
     assert "0.0.0.0" in lines[0]
 
 
-def test_it_serves_where_there_is_only_ipv6(up: Start) -> None:
+def test_up_serves_on_ipv6(up: Start) -> None:
     server = up("--host", "::1")
     assert server.nameserver.startswith("[::1]:")
     with BlockingPeer(server.nameserver) as peer:
         answer, body = peer.call(105, {"topic": "TBW102"})
     assert answer.code == 0, answer.remark
-    told = decode_route(body).broker_datas[0].broker_addrs[0]
-    assert told == server.broker
-    with BlockingPeer(told) as peer:
+    address = decode_route(body).broker_datas[0].broker_addrs[0]
+    assert address == server.broker
+    with BlockingPeer(address) as peer:
         assert peer.call(28)[0].code == 0
 
 
-def test_it_says_nothing_of_strangers_when_there_are_none(up: Start) -> None:
+def test_up_on_a_local_address_logs_no_warning(up: Start) -> None:
     assert "without a password" not in up().log()
 
 
-def test_its_log_is_json_on_request(up: Start) -> None:
+def test_up_logs_json_on_request(up: Start) -> None:
     server = up("--log-json", "--host", "0.0.0.0")
     assert server.stop() == 0
     rows = [json.loads(line) for line in server.log().splitlines()]
@@ -167,41 +169,46 @@ def test_its_log_is_json_on_request(up: Start) -> None:
     assert all({"time", "level", "event"} <= row.keys() for row in rows)
 
 
-# Refusing
+# Rejected starts
 
 
-def test_a_second_one_on_the_same_data_is_refused(up: Start) -> None:
+def test_second_up_on_the_same_data_is_rejected(up: Start) -> None:
     server = up()
     ports = ("--nameserver-port", "0", "--broker-port", "0")
     data = server.facts["data"]
-    said = refused("up", *ports, "--data", data, cwd=server.log_path.parent)
+    said = run_rejected("up", *ports, "--data", data, cwd=server.log_path.parent)
     assert said.startswith("tianzhou: ")
     assert data in said
     assert "already runs" in said
-    # The first one has not noticed.
+    # The first one is not affected.
     assert bodies(server) == []
     assert server.stop() == 0
 
 
-def test_a_port_that_is_taken_is_named(up: Start, tmp_path: Path) -> None:
+def test_port_in_use_is_named_in_the_error(up: Start, tmp_path: Path) -> None:
     server = up()
     for name, other in (("nameserver", "broker"), ("broker", "nameserver")):
         port = server.facts[name].rpartition(":")[2]
         ports = (f"--{name}-port", port, f"--{other}-port", "0")
-        said = refused("up", *ports, "--ephemeral", cwd=tmp_path)
+        said = run_rejected("up", *ports, "--ephemeral", cwd=tmp_path)
         assert said.splitlines()[-1].startswith("tianzhou: ")
         assert port in said
 
 
-def test_all_problems_of_the_settings_are_listed(tmp_path: Path) -> None:
+def test_all_invalid_settings_are_listed(tmp_path: Path) -> None:
     settings = tmp_path / "broker.conf"
     wrong = {
-        "listenPort": "70000", "flushConsumerOffsetInterval": "soon", "brokerName": "a/b",
-        "brokerIP1": "10.0.0.1:80", "flushDiskType": "SOMETIMES", "brokerRole": "KING",
-        "raft_election_ms": "1", "innerClientAuthenticationCredentials": "a:hush",
-    }  # fmt: skip
+        "listenPort": "70000",
+        "flushConsumerOffsetInterval": "soon",
+        "brokerName": "a/b",
+        "brokerIP1": "10.0.0.1:80",
+        "flushDiskType": "SOMETIMES",
+        "brokerRole": "KING",
+        "raft_election_ms": "1",
+        "innerClientAuthenticationCredentials": "a:hush",
+    }
     settings.write_text("".join(f"{name}={value}\n" for name, value in wrong.items()))
-    said = refused("broker", "-n", "nonsense:port", "-c", str(settings), cwd=tmp_path, code=2)
+    said = run_rejected("broker", "-n", "nonsense:port", "-c", str(settings), cwd=tmp_path, code=2)
     for name in (*wrong, "nameservers"):
         assert f"{name} = " in said
     assert "hush" not in said
@@ -212,22 +219,22 @@ def test_all_problems_of_the_settings_are_listed(tmp_path: Path) -> None:
     [("broker", "-p"), ("nameserver", "-p"), ("up", "--broker-port"), ("up", "--nameserver-port")],
     ids=" ".join,
 )
-def test_a_port_that_is_none_is_refused(tmp_path: Path, arguments: tuple[str, str]) -> None:
+def test_invalid_port_is_rejected(tmp_path: Path, arguments: tuple[str, str]) -> None:
     """The system would take 99999 for 34463."""
-    assert "99999 is not in the range" in refused(*arguments, "99999", cwd=tmp_path, code=2)
+    assert "99999 is not in the range" in run_rejected(*arguments, "99999", cwd=tmp_path, code=2)
 
 
-def test_a_host_that_is_none_is_named(tmp_path: Path) -> None:
-    said = refused("nameserver", "-p", "0", "--host", "no.such.invalid", cwd=tmp_path, code=1)
-    assert "'no.such.invalid' is no address of here" in said
+def test_invalid_host_is_named_in_the_error(tmp_path: Path) -> None:
+    said = run_rejected("nameserver", "-p", "0", "--host", "no.such.invalid", cwd=tmp_path, code=1)
+    assert "cannot listen on 'no.such.invalid': not an address of this machine" in said
 
 
 # Stopping
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_saves_everything(up: Start, number: signal.Signals) -> None:
-    """With producers in full flow: what was answered is there, and nothing needs repair."""
+def test_stop_under_load_keeps_everything_acknowledged(up: Start, number: signal.Signals) -> None:
+    """With producers at full rate: acknowledged messages are kept, and nothing needs a repair."""
     server = up()
     data = Path(server.facts["data"])
     assert (data / "abort").exists()
@@ -247,7 +254,7 @@ def test_a_stop_saves_everything(up: Start, number: signal.Signals) -> None:
         assert reader.committed(TOPICS[0], 1) == 2
 
 
-def test_a_stop_waits_neither_for_held_pulls_nor_for_those_who_do_not_read(up: Start) -> None:
+def test_stop_does_not_wait_for_pulls_or_slow_readers(up: Start) -> None:
     server = up()
     load = Load()
     with load.in_flight(server.broker, 2_000):
@@ -261,7 +268,7 @@ def test_a_stop_waits_neither_for_held_pulls_nor_for_those_who_do_not_read(up: S
     assert "Traceback" not in server.log()
 
 
-def test_a_stop_leaves_no_ephemeral_messages(up: Start) -> None:
+def test_stop_deletes_ephemeral_data(up: Start) -> None:
     server = up("--ephemeral")
     data = Path(server.facts["data"])
     assert (data / "commitlog").is_dir() or (data / "config").is_dir() or any(data.iterdir())
@@ -277,7 +284,7 @@ def brokers_of(nameserver: str) -> bytes:
         return reader.ask(106, {})[1]
 
 
-def test_nameserver_and_broker_by_themselves(tmp_path: Path) -> None:
+def test_nameserver_and_broker_run_as_separate_processes(tmp_path: Path) -> None:
     names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
     settings = tmp_path / "broker.conf"
     settings.write_text(
@@ -295,7 +302,7 @@ def test_nameserver_and_broker_by_themselves(tmp_path: Path) -> None:
         load = Load()
         with load.in_flight(broker.broker, 50):
             assert broker.stop() == 0
-        # It took its leave: nobody waits two minutes for it to expire.
+        # The broker unregistered; clients need not wait two minutes until it expires.
         assert b"broker-z" not in brokers_of(names.nameserver)
         broker = server_process.run([*arguments, "--data", "kept"], tmp_path / "broker")
         assert b"broker-z" in brokers_of(names.nameserver)
@@ -305,8 +312,8 @@ def test_nameserver_and_broker_by_themselves(tmp_path: Path) -> None:
         names.end()
 
 
-def test_a_broker_finds_a_nameserver_that_comes_later_or_again(tmp_path: Path) -> None:
-    """Long before it is time to register again."""
+def test_broker_registers_with_a_nameserver_that_starts_later_or_restarts(tmp_path: Path) -> None:
+    """Long before the next regular registration."""
     port = str(server_process.spare_port())
     arguments = ["broker", "-n", f"127.0.0.1:{port}", "-p", "0", "--data", "kept"]
     broker = server_process.run(arguments, tmp_path / "broker")
@@ -317,17 +324,18 @@ def test_a_broker_finds_a_nameserver_that_comes_later_or_again(tmp_path: Path) -
             try:
                 wait_until(
                     lambda: name in brokers_of(f"127.0.0.1:{port}"),
-                    within_s=10, what="the broker is registered",
-                )  # fmt: skip
+                    within_s=10,
+                    what="the broker is registered",
+                )
             finally:
                 names.kill()
     finally:
         broker.end()
-    # Said when it happens, not with every try.
+    # Logged once, not with every attempt.
     assert 1 <= broker.log().count("registration.failed") <= 3
 
 
-def test_a_nameserver_that_hangs_does_not_keep_a_broker_from_saving(tmp_path: Path) -> None:
+def test_hanging_nameserver_does_not_prevent_a_clean_stop(tmp_path: Path) -> None:
     names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
     arguments = ["broker", "-n", names.nameserver, "-p", "0", "--data", "kept"]
     broker = server_process.run(arguments, tmp_path / "broker")
@@ -339,10 +347,14 @@ def test_a_nameserver_that_hangs_does_not_keep_a_broker_from_saving(tmp_path: Pa
         names.kill()
 
 
-def test_it_refuses_to_run_without_assertions(tmp_path: Path) -> None:
+def test_start_without_assertions_is_rejected(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-O", TIANZHOU, "up", "--ephemeral"], cwd=tmp_path,
-        capture_output=True, text=True, timeout=300, env={**os.environ},
-    )  # fmt: skip
+        [sys.executable, "-O", TIANZHOU, "up", "--ephemeral"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ},
+    )
     assert done.returncode == 1
     assert "-O" in done.stderr

@@ -1,4 +1,4 @@
-"""Settings of servers as people give them: file, environment, `--set` and options, as processes."""
+"""Settings of servers as users give them: file, environment, `--set` and options, as processes."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ Start = Callable[..., ServerProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers in one directory; none outlives the test."""
+    """Start servers in one directory, and stop all of them after the test."""
     started: list[ServerProcess] = []
 
     def run(*words: str) -> ServerProcess:
@@ -35,19 +35,32 @@ def broker_settings(nameserver: str, name: str = "broker-a") -> dict[str, str]:
         return dict(admin.brokers.config(name))
 
 
-def test_up_takes_settings_from_all_sources(
+def test_up_reads_settings_from_all_sources(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = tmp_path / "up.toml"
     conf.write_text('name = "east"\nretention_hours = 24\nflush_interval_ms = 100\nport = 1\n')
     monkeypatch.setenv("TIANZHOU_RETENTION_HOURS", "48")
     monkeypatch.setenv("TIANZHOU_FLUSH_INTERVAL_MS", "200")
-    monkeypatch.setenv("TIANZHOU_NAMESERVER", "192.0.2.1:9876")  # for clients
+    monkeypatch.setenv("TIANZHOU_NAMESERVER", "192.0.2.1:9876")  # a variable for clients only
     server = start(
-        "up", "-c", str(conf), "--set", "flush_interval_ms=300", "--set", "listen_port=1",
-        "--set", "scan_interval_ms=77", "--broker-port", "0", "--nameserver-port", "0",
-        "--data", str(tmp_path / "data"), "--no-http",
-    )  # fmt: skip
+        "up",
+        "-c",
+        str(conf),
+        "--set",
+        "flush_interval_ms=300",
+        "--set",
+        "listen_port=1",
+        "--set",
+        "scan_interval_ms=77",
+        "--broker-port",
+        "0",
+        "--nameserver-port",
+        "0",
+        "--data",
+        str(tmp_path / "data"),
+        "--no-http",
+    )
     assert server.facts["brokerName"] == "east"
     found = broker_settings(server.facts["nameserver"], "east")
     assert found["fileReservedTime"] == "48"
@@ -55,7 +68,7 @@ def test_up_takes_settings_from_all_sources(
     assert found["namesrvAddr"] == server.facts["nameserver"]
 
 
-def test_the_data_directory_may_be_a_setting(start: Start, tmp_path: Path) -> None:
+def test_data_directory_can_be_a_setting(start: Start, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathRootDir={tmp_path}/kept\nlistenPort=0\nnamesrvAddr=192.0.2.1:9876\n")
     server = start("up", "-c", str(conf), "--nameserver-port", "0", "--no-http")
@@ -63,17 +76,30 @@ def test_the_data_directory_may_be_a_setting(start: Start, tmp_path: Path) -> No
     assert Path(server.facts["data"], "commitlog").is_dir()
 
 
-def test_members_of_a_group_get_the_settings_of_up(start: Start, tmp_path: Path) -> None:
+def test_up_passes_its_settings_to_all_replicas(start: Start, tmp_path: Path) -> None:
     server = start(
-        "up", "--replicas", "3", "--set", "flush_interval_ms=300", "--set", "scan_interval_ms=77",
-        "--set", "raft_election_ms=1500", "--broker-port", "0", "--nameserver-port", "0",
-        "--data", str(tmp_path / "data"), "--no-http",
-    )  # fmt: skip
+        "up",
+        "--replicas",
+        "3",
+        "--set",
+        "flush_interval_ms=300",
+        "--set",
+        "scan_interval_ms=77",
+        "--set",
+        "raft_election_ms=1500",
+        "--broker-port",
+        "0",
+        "--nameserver-port",
+        "0",
+        "--data",
+        str(tmp_path / "data"),
+        "--no-http",
+    )
     found = broker_settings(server.facts["nameserver"])
     assert found["flushIntervalCommitLog"] == "300"
 
 
-def test_a_broker_and_a_nameserver_take_settings_from_the_environment(
+def test_broker_and_nameserver_read_settings_from_the_environment(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIANZHOU_LISTEN_PORT", "0")
@@ -87,7 +113,7 @@ def test_a_broker_and_a_nameserver_take_settings_from_the_environment(
     assert broker_settings(names.facts["nameserver"], "west")["brokerName"] == "west"
 
 
-def test_a_brokers_file_wins_over_rocketmqs_variable_and_ours_over_the_file(
+def test_setting_precedence_is_our_variable_then_file_then_rocketmq_variable(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = tmp_path / "broker.conf"
@@ -105,12 +131,15 @@ def test_a_brokers_file_wins_over_rocketmqs_variable_and_ours_over_the_file(
 
 
 @pytest.mark.parametrize("command", ["up", "broker", "nameserver"])
-def test_an_unknown_setting_ends_the_start_with_a_suggestion(command: str, tmp_path: Path) -> None:
+def test_unknown_setting_is_rejected_with_a_suggestion(command: str, tmp_path: Path) -> None:
     name = {"nameserver": "scan_intervall_ms"}.get(command, "flush_mod")
     done = subprocess.run(
-        [TIANZHOU, command, "--set", f"{name}=1"], capture_output=True, text=True, timeout=300,
+        [TIANZHOU, command, "--set", f"{name}=1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     meant = {"nameserver": "scan_interval_ms"}.get(command, "flush_mode")
     said = f"tianzhou: unknown setting {name!r} in --set (did you mean {meant!r}?)\n"
     assert (done.returncode, done.stderr) == (2, said)
@@ -126,7 +155,7 @@ def test_an_unknown_setting_ends_the_start_with_a_suggestion(command: str, tmp_p
         (("--set", "port=x"), "port = 'x': must be a whole number (from --set)"),
     ],
 )
-def test_up_refuses_settings_that_can_not_work(
+def test_up_rejects_settings_that_cannot_work(
     words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -137,7 +166,9 @@ def test_up_refuses_settings_that_can_not_work(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_misspelt_variable_is_logged(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt_environment_variable_is_logged(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TIANZHOU_LISTEN_PROT", "0")
     server = start("nameserver", "-p", "0", "--log-json")
     events = [json.loads(line) for line in server.log().splitlines()]

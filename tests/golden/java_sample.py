@@ -1,4 +1,4 @@
-"""The store directories in `samples/`: unpacking, opening, and what was sent into them."""
+"""The store directories in `samples/`: how to unpack and open them, and what was sent to them."""
 
 import json
 import tarfile
@@ -30,7 +30,7 @@ CONFIG: Final = StoreConfig(
 
 
 class Sent(NamedTuple):
-    """One message, as its producer remembers it."""
+    """One message, as its producer recorded it."""
 
     kind: str
     topic: str
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 def unpack(kind: str, into: Path) -> Path:
-    """The store directory, as the Java broker left it."""
+    """Unpack the store directory that the Java broker left."""
     with tarfile.open(SAMPLES / f"java-4.9.8-{kind}.tar.gz") as archive:
         # Python 3.11.3 and older have no filters, and 3.12 warns of archives without one.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -66,32 +66,32 @@ def sent(kind: str) -> list[Sent]:
     seen_of_batch: defaultdict[str, int] = defaultdict(int)
     found: list[Sent] = []
     for line in lines:
-        told: dict[str, Any] = json.loads(line)
-        # The answer for a batch lists the ids of all its messages, and the first one's offset.
+        row: dict[str, Any] = json.loads(line)
+        # The response to a batch lists the ids of all its messages, and the offset of the first.
         rank = 0
-        if told["kind"] == "batch":
-            rank = seen_of_batch[told["msgId"]]
-            seen_of_batch[told["msgId"]] += 1
-        offset_ids = told["offsetMsgId"]
+        if row["kind"] == "batch":
+            rank = seen_of_batch[row["msgId"]]
+            seen_of_batch[row["msgId"]] += 1
+        offset_ids = row["offsetMsgId"]
         found.append(
             Sent(
-                told["kind"],
-                told["topic"],
-                told["tags"],
-                (told["keys"] or "").split(),
-                told["bodyBytes"],
-                told["bodyCrc32"],
-                told["msgId"].split(",")[rank],
+                row["kind"],
+                row["topic"],
+                row["tags"],
+                (row["keys"] or "").split(),
+                row["bodyBytes"],
+                row["bodyCrc32"],
+                row["msgId"].split(",")[rank],
                 offset_ids.split(",")[rank] if offset_ids else None,
-                told["queueId"],
-                told["queueOffset"] + rank,
+                row["queueId"],
+                row["queueOffset"] + rank,
             )
         )
     return found
 
 
 def records_of(root: Path) -> Iterator[MessageView]:
-    """Every record of the log, straight from Java's files."""
+    """Every record of the log, read directly from Java's files."""
     for path in sorted((root / "commitlog").iterdir()):
         data = path.read_bytes()
         found = walk(data, 0, len(data))
@@ -100,7 +100,7 @@ def records_of(root: Path) -> Iterator[MessageView]:
 
 
 def read_queue(store: MessageStore, key: QueueKey) -> list[MessageView]:
-    """Every message of a queue, by as many reads as it takes."""
+    """Every message of a queue."""
     messages: list[MessageView] = []
     at = store.min_offset(key)
     while at < store.max_offset(key):

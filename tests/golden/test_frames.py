@@ -1,4 +1,4 @@
-"""Frames captured from C++ and Node clients and a Java broker: decoded, compared, encoded again."""
+"""Frames captured from C++ and Node clients and a Java broker: decoded, compared, re-encoded."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ class Captured(NamedTuple):
 
     @property
     def header_bytes(self) -> bytes:
-        """As the peer may have sent it: same keys, order and types."""
+        """The header as the peer may have sent it: same keys, order and types."""
         return json.dumps(self.plain, separators=(",", ":"), ensure_ascii=False).encode()
 
     @property
@@ -85,7 +85,7 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def test_headers_are_understood(frames: list[Captured]) -> None:
+def test_captured_headers_are_decoded(frames: list[Captured]) -> None:
     for frame in frames:
         header = decode_header(frame.header_bytes, SerialiseType.JSON)
         plain = frame.plain
@@ -101,12 +101,12 @@ def test_headers_are_understood(frames: list[Captured]) -> None:
 
 
 @pytest.mark.parametrize("form", SerialiseType)
-def test_headers_survive_being_said_again_in_either_form(
+def test_captured_headers_survive_re_encoding_in_both_forms(
     frames: list[Captured], form: SerialiseType
 ) -> None:
     for frame in frames:
         header = decode_header(frame.header_bytes, SerialiseType.JSON)
-        # The binary form has no difference between an empty remark and none.
+        # The binary form does not distinguish an empty remark from a missing one.
         remark = header.remark or None if form is SerialiseType.BINARY else header.remark
         again = Header(
             code=header.code,
@@ -121,8 +121,8 @@ def test_headers_survive_being_said_again_in_either_form(
         assert decode_header(encode_header(again), form) == again
 
 
-def test_our_answers_are_byte_for_byte_what_java_sent() -> None:
-    """Where Java sent fields at all: we always do, because some clients fail without them."""
+def test_our_response_headers_equal_those_of_java() -> None:
+    """Only where Java sent fields: we always send them, because some clients fail without them."""
     compared = 0
     for frame in load("cpp") + load("node"):
         if not frame.from_client and "extFields" in frame.plain:
@@ -132,7 +132,7 @@ def test_our_answers_are_byte_for_byte_what_java_sent() -> None:
     assert compared > 100
 
 
-def test_a_whole_capture_runs_through_a_frame_buffer(frames: list[Captured]) -> None:
+def test_frame_buffer_decodes_a_whole_capture(frames: list[Captured]) -> None:
     stream = b"".join(
         encode_frame(frame.header_bytes, frame.body, serialise_type=0) for frame in frames
     )
@@ -153,8 +153,8 @@ def test_a_whole_capture_runs_through_a_frame_buffer(frames: list[Captured]) -> 
     assert bodies == [frame.body for frame in frames]
 
 
-def test_answers_find_their_questions(frames: list[Captured]) -> None:
-    """The client's side of each captured connection, with our numbers set to its numbers."""
+def test_captured_responses_match_their_requests(frames: list[Captured]) -> None:
+    """The client's side of each captured connection, with our opaques set to its opaques."""
     for number in {frame.connection for frame in frames}:
         connection: PendingRequests[int] = PendingRequests()
         waiting = 0
@@ -171,7 +171,7 @@ def test_answers_find_their_questions(frames: list[Captured]) -> None:
         assert connection.unmatched_count == 0
 
 
-def test_typed_fields_are_understood(frames: list[Captured]) -> None:
+def test_captured_fields_are_decoded_into_types(frames: list[Captured]) -> None:
     for frame in frames:
         header = decode_header(frame.header_bytes, SerialiseType.JSON)
         table = RESPONSE_HEADERS if frame.is_response else REQUEST_HEADERS
@@ -180,13 +180,13 @@ def test_typed_fields_are_understood(frames: list[Captured]) -> None:
             continue
         written = kind.from_ext(header.ext).to_ext()
         for key in written.keys() & header.ext.keys():
-            # C++ writes booleans as digits.
+            # The C++ client writes booleans as digits.
             assert DIGITS.get(written[key], written[key]) == (
                 DIGITS.get(header.ext[key], header.ext[key])
             )
 
 
-def test_sends_are_read_by_the_fast_way() -> None:
+def test_captured_sends_use_the_fast_decoder() -> None:
     long, short = HeaderReader(SendMessageRequest), HeaderReader(SendMessageV2Request)
     batches = 0
     for frame in load("cpp"):
@@ -207,7 +207,7 @@ def test_sends_are_read_by_the_fast_way() -> None:
             assert header.ext.queue_id in range(4)
 
 
-def test_a_few_known_frames() -> None:
+def test_known_captured_frames_have_the_expected_fields() -> None:
     (back,) = [frame for frame in load("node") if frame.plain["code"] == 36]
     ext = decode_header(back.header_bytes, SerialiseType.JSON).ext
     assert ConsumerSendMsgBackRequest.from_ext(ext) == ConsumerSendMsgBackRequest(
@@ -280,7 +280,7 @@ BODIES: dict[tuple[int, bool], Callable[[Captured], None]] = {
     (RequestCode.UNLOCK_BATCH_MQ, False): check_lock,
     (RequestCode.LOCK_BATCH_MQ, True): check_locked,
 }
-# Bodies of sends and pulls are messages, which are not this package's business.
+# Bodies of sends and pulls are messages, which other tests cover.
 MESSAGES = {
     (RequestCode.SEND_MESSAGE, False),
     (RequestCode.SEND_MESSAGE_V2, False),
@@ -288,14 +288,14 @@ MESSAGES = {
 }
 
 
-def test_bodies_are_understood(frames: list[Captured]) -> None:
+def test_captured_bodies_are_decoded(frames: list[Captured]) -> None:
     for frame in frames:
         kind = (frame.request_code, frame.is_response)
         if frame.body and kind not in MESSAGES:
             BODIES[kind](frame)
 
 
-def test_a_frame_of_ours_is_what_the_capture_would_show(frames: list[Captured]) -> None:
+def test_our_encoded_frame_equals_the_captured_one(frames: list[Captured]) -> None:
     frame = frames[0]
     header = decode_header(frame.header_bytes, SerialiseType.JSON)
     whole = encode_command(header, frame.body)

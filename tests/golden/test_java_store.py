@@ -1,4 +1,4 @@
-"""Directories written by Java RocketMQ 4.9.8: all that was sent is found, nothing is changed."""
+"""Directories written by Java RocketMQ 4.9.8: every message is found, nothing is changed."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -41,7 +41,7 @@ def root(kind: str, tmp_path: Path) -> Path:
     return unpack(kind, tmp_path)
 
 
-def test_every_record_is_sound(root: Path) -> None:
+def test_every_record_of_java_is_valid(root: Path) -> None:
     count = 0
     for path in sorted((root / "commitlog").iterdir()):
         data = path.read_bytes()
@@ -52,13 +52,13 @@ def test_every_record_is_sound(root: Path) -> None:
     assert count == 142
 
 
-def test_opening_finds_the_whole_log_and_says_why_it_derived_anew(root: Path) -> None:
+def test_opening_finds_the_whole_log_and_reports_why_it_rebuilt(root: Path) -> None:
     store = open_store(root)
     assert store.recovered.records == 142
     assert store.recovered.damage == []
     assert store.recovered.cut_at is None
     # Java's checkpoint has times, not positions; and both brokers left their abort marker.
-    assert store.recovered.rebuilt == "there is no checkpoint of ours"
+    assert store.recovered.rebuilt == "there is no checkpoint of Tianzhou"
     assert not store.was_clean
     store.close()
     again = open_store(root)
@@ -68,7 +68,7 @@ def test_opening_finds_the_whole_log_and_says_why_it_derived_anew(root: Path) ->
     again.close()
 
 
-def test_every_message_that_was_sent_is_found(root: Path, kind: str) -> None:
+def test_every_message_sent_to_java_is_found(root: Path, kind: str) -> None:
     store = open_store(root)
     for message in sent(kind):
         _check_by_place(store, message)
@@ -77,7 +77,7 @@ def test_every_message_that_was_sent_is_found(root: Path, kind: str) -> None:
 
 
 def _stored_under(message: Sent) -> QueueKey:
-    """The broker parks delayed messages and halves of transactions in queues of its own."""
+    """The broker stores delayed messages and half messages in its system queues."""
     if message.kind.startswith("delay"):
         return queue_key(SCHEDULE_TOPIC, int(message.kind[5:]) - 1)
     if message.kind.startswith("tx_"):
@@ -89,7 +89,7 @@ def _check_by_place(store: MessageStore, message: Sent) -> None:
     key = _stored_under(message)
     (by_offset,) = _message_at(store, key, message.queue_offset)
     _check_contents(by_offset, message)
-    if message.offset_id is not None:  # Java tells none for a half message
+    if message.offset_id is not None:  # Java reports none for a half message
         host, offset = decode_offset_id(message.offset_id)
         assert host == ("127.0.0.1", 40911)
         assert by_offset.offset_id == message.offset_id
@@ -129,7 +129,7 @@ def _find(store: MessageStore, topic: str, key: str) -> list[int]:
     return [*store.index.find(topic, key, begin_ms=0, end_ms=EVER, count_max=64)]
 
 
-def test_transactions_and_delays_ended_as_their_senders_wanted(root: Path, kind: str) -> None:
+def test_transactions_and_delays_of_java_have_the_expected_outcome(root: Path, kind: str) -> None:
     store = open_store(root)
     delivered: defaultdict[str, list[str | None]] = defaultdict(list)
     for queue in list(store.queues):
@@ -143,7 +143,7 @@ def test_transactions_and_delays_ended_as_their_senders_wanted(root: Path, kind:
     store.close()
 
 
-def test_every_queue_reads_as_the_log_says(root: Path) -> None:
+def test_every_queue_of_java_matches_the_log(root: Path) -> None:
     wanted: defaultdict[QueueKey, list[tuple[int, int]]] = defaultdict(list)
     for view in records_of(root):
         if view.sys_flag & flags.TRANSACTION_MASK in (0, flags.TRANSACTION_COMMIT):
@@ -159,7 +159,7 @@ def test_every_queue_reads_as_the_log_says(root: Path) -> None:
     store.close()
 
 
-def test_a_tag_filter_finds_the_messages_with_that_tag(root: Path) -> None:
+def test_tag_filter_finds_the_messages_with_that_tag(root: Path) -> None:
     store = open_store(root)
     total = 0
     for queue_id in range(4):
@@ -174,21 +174,21 @@ def test_a_tag_filter_finds_the_messages_with_that_tag(root: Path) -> None:
     store.close()
 
 
-def test_opening_keeps_javas_files_and_names(root: Path) -> None:
+def test_opening_keeps_the_files_of_java(root: Path) -> None:
     before = tree(root, "commitlog", "config", "consumequeue")
     names = {path.name for path in root.iterdir()}
     open_store(root).close()
     after = tree(root, "commitlog", "config", "consumequeue")
-    # Java makes the next log file early. Nothing is in it, so it may go.
+    # Java creates the next log file in advance. It is empty, so it may be deleted.
     assert set(before) - set(after) <= {"commitlog/00000000000000065536"}
-    # Our own notes on what the queues were derived by stand beside Java's tables.
+    # Our derivation file is stored beside Java's tables.
     del after["config/derivation.json"]
     assert {path: before[path] for path in after} == after
     assert {path.name for path in root.iterdir()} == names - {"abort"}
 
 
-def test_a_java_store_goes_on_where_java_stopped(root: Path, kind: str) -> None:
-    """Ours after Java's: the next queue offsets follow, and the old messages stay."""
+def test_java_store_continues_with_our_messages(root: Path, kind: str) -> None:
+    """Our messages after Java's: queue offsets continue, and the old messages are kept."""
     store = open_store(root)
     key = queue_key("golden_orders", 1)
     before = [bytes(m.body) for m in read_queue(store, key)]

@@ -1,4 +1,4 @@
-"""RocketMQ's own clients in a process of their own, driven by `java-client/…/ClientProbe.java`."""
+"""RocketMQ's own clients in a separate process, driven by `java-client/…/ClientProbe.java`."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from clients.waiting import wait_until
 
 ANSWER_SECONDS_MAX: Final = 40
 ARRIVAL_SECONDS_MAX: Final = 40
-"""A consumer that missed its first chance looks again after 20 s."""
+"""A consumer that missed the first rebalance tries again after 20 s."""
 END_SECONDS_MAX: Final = 30
 
 Line = dict[str, Any]
@@ -26,7 +26,7 @@ class ProbeError(Exception):
 
 
 class ClientProbe:
-    """Owner: `running`. Events are kept by the name of the client they came to."""
+    """A running probe. Owner: `running`. Events are kept by the name of their client."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -73,9 +73,13 @@ class ClientProbe:
         return [message["body"] for client in clients for message in self.events(client)]
 
     def wait_events(
-        self, client: str, count: int = 1, *, kind: str = "message",
+        self,
+        client: str,
+        count: int = 1,
+        *,
+        kind: str = "message",
         within_s: float = ARRIVAL_SECONDS_MAX,
-    ) -> list[Line]:  # fmt: skip
+    ) -> list[Line]:
         def look() -> list[Line] | None:
             found = self.events(client, kind)
             return found if len(found) >= count else None
@@ -83,7 +87,7 @@ class ClientProbe:
         return wait_until(look, within_s=within_s, what=f"{client} has {count} of {kind}")
 
     def wait_bodies(self, expected: Iterable[str], *clients: str) -> None:
-        """The clients got these, each once, in any order."""
+        """Wait until the clients got exactly these bodies, in any order."""
         wanted = sorted(expected)
         self.wait_for(
             lambda: len(self.bodies(*clients)) >= len(wanted),
@@ -95,7 +99,7 @@ class ClientProbe:
         wait_until(look, within_s=ARRIVAL_SECONDS_MAX, what=what)
 
     def poll(self, name: str, count: int) -> list[Line]:
-        """Ask a polling consumer until it has so many."""
+        """Poll with a consumer until it has `count` messages."""
         got: list[Line] = []
 
         def look() -> bool:
@@ -120,7 +124,7 @@ class ClientProbe:
 def running(
     classpath: str, nameserver: str, directory: Path, *options: str
 ) -> Generator[ClientProbe]:
-    """Its log and its offsets of broadcasting consumers stay below the directory."""
+    """Run a probe. Its log and the offsets of broadcasting consumers are below the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     command = [*JAVA, f"-Duser.home={directory}", *options]
     command += [f"-Drocketmq.client.localOffsetStoreDir={directory / 'offsets'}"]

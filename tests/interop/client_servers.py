@@ -1,4 +1,4 @@
-"""Servers of ours for Java's clients to talk to."""
+"""Our servers, for Java's clients."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,19 +14,19 @@ messageDelayLevel = 1s 1s 1s 1s 1s 1s
 transactionTimeOut = 500
 transactionCheckInterval = 500
 """
-"""Retries and questions about transactions come within seconds, not minutes."""
+"""Retries and transaction checks come within seconds, not minutes."""
 
 
 @contextmanager
 def up(directory: Path) -> Generator[ServerProcess]:
-    """`tianzhou up`, with nothing configured."""
+    """`tianzhou up` with default settings."""
     with _watched(server_process.up(directory, "--ephemeral")) as server:
         yield server
 
 
 @contextmanager
 def impatient(directory: Path) -> Generator[ServerProcess]:
-    """NameServer and Broker as processes of their own; what is long by default is short here."""
+    """NameServer and broker as separate processes, with short intervals."""
     names = server_process.run(["nameserver", "-p", "0"], directory / "nameserver")
     with _watched(names):
         settings = directory / "broker.conf"
@@ -38,7 +38,7 @@ def impatient(directory: Path) -> Generator[ServerProcess]:
 
 @contextmanager
 def _watched(server: ServerProcess) -> Generator[ServerProcess]:
-    """Whatever the clients saw, the server has no error to report."""
+    """Check at the end that the server logged no error."""
     try:
         yield server
     finally:

@@ -1,4 +1,4 @@
-"""Messages as producers of all kinds send them, in a store of ours; and what it then holds."""
+"""Messages as all kinds of producers send them, in a store of ours, and its expected content."""
 
 import time
 import zlib
@@ -33,7 +33,7 @@ ROUNDS: Final = 55
 
 
 def config(*, record_crc: bool) -> StoreConfig:
-    """So small that logs, queues and index all need several files."""
+    """Sizes so small that log, queues and index all need several files."""
     return StoreConfig(
         commit_log_file_bytes=65536,
         consume_queue_file_bytes=400,
@@ -60,12 +60,17 @@ def _round(rank: int) -> Iterator[Entry]:
         queue_key(ORDERS, rank % 4),
         f"order {rank} 订单".encode() * (1 + rank * 3),
         _properties(
-            MIN_OFFSET="0", TRACE_ON="true", MSG_REGION="DefaultRegion", UNIQ_KEY=unique,
-            CLUSTER="DefaultCluster", TAGS="beijing" if rank % 3 else "上海",
-            KEYS=f"order-{rank} customer-{rank % 7} 键{rank}", city=f"城市 {rank}",
+            MIN_OFFSET="0",
+            TRACE_ON="true",
+            MSG_REGION="DefaultRegion",
+            UNIQ_KEY=unique,
+            CLUSTER="DefaultCluster",
+            TAGS="beijing" if rank % 3 else "上海",
+            KEYS=f"order-{rank} customer-{rank % 7} 键{rank}",
+            city=f"城市 {rank}",
         ),
         flag=rank,
-    )  # fmt: skip
+    )
     yield entry(queue_key(ORDERS, 1), b"no properties at all")
     # A key without the last separator, as some clients send it.
     yield entry(queue_key(PAYMENTS, 0), b"$" * rank, b"TAGS\x01a\x02KEYS\x01pay-%d" % rank)
@@ -74,46 +79,57 @@ def _round(rank: int) -> Iterator[Entry]:
 
 
 def _rare(rank: int, entry: Any, unique: str) -> Iterator[Entry]:
-    """Big, compressed, delayed, retried, from an IPv6 address, and parts of transactions."""
+    """Large, compressed, delayed and retried messages, IPv6 hosts, and parts of transactions."""
     pays = queue_key(PAYMENTS, 0)
     yield entry(pays, bytes(range(256)) * 60, _properties(UNIQ_KEY=f"{unique}B", WAIT="false"))
     yield entry(
-        pays, zlib.compress(b"compressed" * 900, 5), _properties(KEYS=f"zip-{rank}"),
+        pays,
+        zlib.compress(b"compressed" * 900, 5),
+        _properties(KEYS=f"zip-{rank}"),
         sys_flag=flags.COMPRESSED,
-    )  # fmt: skip
+    )
     yield entry(
-        # Two hours: Java 4.9 delivers what is due, and these should stay.
-        queue_key(SCHEDULE, 17), b"later",
+        # Two hours: Java 4.9 delivers due messages, and these should stay.
+        queue_key(SCHEDULE, 17),
+        b"later",
         _properties(
             DELAY="18", REAL_TOPIC=ORDERS, REAL_QID="2", TAGS="beijing", KEYS=f"later-{rank}"
         ),
-    )  # fmt: skip
+    )
     yield entry(
-        queue_key(RETRY, 0), b"again",
+        queue_key(RETRY, 0),
+        b"again",
         _properties(
-            RETRY_TOPIC=ORDERS, ORIGIN_MESSAGE_ID="7F00000100002A9F0000000000000000",
-            TAGS="beijing", KEYS=f"again-{rank}",
+            RETRY_TOPIC=ORDERS,
+            ORIGIN_MESSAGE_ID="7F00000100002A9F0000000000000000",
+            TAGS="beijing",
+            KEYS=f"again-{rank}",
         ),
         reconsume_times=3,
-    )  # fmt: skip
+    )
     yield entry(
-        queue_key(ORDERS, 3), b"from afar", _properties(KEYS=f"v6-{rank}"),
-        born_host=BORN_HOST_V6, sys_flag=flags.BORN_HOST_V6,
-    )  # fmt: skip
+        queue_key(ORDERS, 3),
+        b"from afar",
+        _properties(KEYS=f"v6-{rank}"),
+        born_host=BORN_HOST_V6,
+        sys_flag=flags.BORN_HOST_V6,
+    )
     for kind, name in (
         (flags.TRANSACTION_PREPARED, "half"),
         (flags.TRANSACTION_COMMIT, "committed"),
         (flags.TRANSACTION_ROLLBACK, "rolled"),
     ):
         yield entry(
-            queue_key(ORDERS, 0), name.encode(),
+            queue_key(ORDERS, 0),
+            name.encode(),
             _properties(KEYS=f"{name}-{rank}", TRAN_MSG="true"),
-            sys_flag=kind, prepared_offset=rank,
-        )  # fmt: skip
+            sys_flag=kind,
+            prepared_offset=rank,
+        )
 
 
 def now_clock() -> ManualClock:
-    """Some minutes ago: what Java stores later is later, and nothing delayed is due."""
+    """A few minutes ago: Java's store times are later, and no delayed message is due."""
     return ManualClock(int(time.time() * 1000) - 600_000)
 
 
@@ -137,12 +153,12 @@ STOPS: Final = ("closed", "crashed", "crashed after a checkpoint")
 class Written(NamedTuple):
     content: "Content"
     java_keys_from: int
-    """After a crash Java drops its newest index file and derives it anew from where the queues
-    were safe, no further back: it loses the keys of older messages, in its own directories too."""
+    """After a crash Java drops its newest index file and rebuilds it from where the queues were
+    safe, no further back: it loses the keys of older messages, in its own directories too."""
 
 
 def write_store(root: Path, settings: StoreConfig, clock: ManualClock, stop: str) -> Written:
-    """A store of ours, ended in one of the ways of STOPS."""
+    """Write a store of ours, and end it in one of the ways of STOPS."""
     store, checkpoint = open_store(root, settings, clock), 0
     fill(store, clock, range(ROUNDS // 2))
     if stop == "crashed after a checkpoint":
@@ -158,15 +174,15 @@ def write_store(root: Path, settings: StoreConfig, clock: ManualClock, stop: str
     return Written(content, checkpoint)
 
 
-# What a store holds
+# Content of a store
 
 
 class Content(NamedTuple):
     lines: dict[int, Line]
-    """Place in the log to each message that is in a queue, described as the Java probe does."""
+    """Every message in a queue by its place in the log, described as the Java probe does."""
     keys: dict[tuple[str, str], list[int]]
-    """Topic and key, or unique id, to where the messages with it stand. Read off the log and
-    not the index: this is what has to be found."""
+    """Places of messages by topic and key or unique id. Read from the log and not from the index:
+    these are the messages that a search must find."""
 
     @classmethod
     def of(cls, store: MessageStore) -> "Content":
@@ -178,12 +194,12 @@ class Content(NamedTuple):
         return cls(lines, _keys_of(store))
 
     def check(self, answers: Answers, *, keys_from: int = 0) -> None:
-        """Java has found the same messages, all of them; by key, those from this place on."""
+        """Check that Java found all these messages; by key, those from this place on."""
         found = {line["physicalOffset"]: line for line in answers.messages}
         assert found == self.lines
         assert len(answers.messages) == len(self.lines)
         for key, places in self.keys.items():
-            # Java does not look whether a hit has the key or only its hash; its clients do.
+            # Java does not check whether a hit has the key or only its hash; its clients do.
             wanted = {place for place in places[-64:] if place >= keys_from}
             assert {line["physicalOffset"] for line in answers.found[key]} >= wanted, key
 
@@ -204,7 +220,7 @@ def _records_of_queue(store: MessageStore, key: QueueKey) -> Iterator[bytes]:
 
 
 def _views_of(store: MessageStore) -> Iterator[MessageView]:
-    """Every record of the log, the invisible ones too."""
+    """Every record of the log, including invisible ones."""
     for segment in store.log.segments:
         at = segment.start
         while at < min(store.log.end, segment.start + store.log.file_bytes):
@@ -226,7 +242,7 @@ def _keys_of(store: MessageStore) -> dict[tuple[str, str], list[int]]:
 
 
 def files_below(root: Path, part: str) -> dict[str, bytes]:
-    """Path to bytes of every file of this part."""
+    """The bytes of every file below this directory, by path."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted((root / part).rglob("*"))
@@ -237,8 +253,8 @@ def files_below(root: Path, part: str) -> dict[str, bytes]:
 def index_entries(
     files: Iterable[bytes], settings: StoreConfig, content: Content
 ) -> list[tuple[int, int]]:
-    """Hash and place of every entry, in order. Since 5.4 Java also has one for each tag, which we
-    leave out: nothing but its own search by tag looks for it."""
+    """Hash and place of every entry, in order. Since 5.4 Java also has an entry for each tag, which
+    is left out here: only its own search by tag uses it."""
     of_tags = {
         (key_hash(f"{line['topic']}#T#{line['tags']}"), offset)
         for offset, line in content.lines.items()

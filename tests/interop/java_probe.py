@@ -1,4 +1,4 @@
-"""Java RocketMQ's own store, driven by `java/…/StoreProbe.java`: building it, talking to it."""
+"""Java RocketMQ's own store, driven by `java/…/StoreProbe.java`: how to build and use it."""
 
 import json
 import subprocess
@@ -13,28 +13,31 @@ import maven
 from tianzhou.store.config import StoreConfig
 
 VERSIONS: Final = ("4.9.8", "5.3.3", "5.4.0")
-"""The last of 4.9; the last of 5.3 that Maven Central has all parts of; the newest."""
+"""The last 4.9; the last 5.3 that is complete on Maven Central; the newest."""
 
 ANSWER_SECONDS_MAX: Final = 60
 
 _JAVA: Final = (
-    "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-    # It unmaps files by methods that newer Java versions hide.
+    "java",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    # It unmaps files with methods that newer Java versions hide.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
-)  # fmt: skip
+)
 
 Line = dict[str, Any]
 
 
 def build(version: str) -> str:
-    """The class path of the probe with this RocketMQ."""
+    """The class path of the probe for this RocketMQ version."""
     return maven.classpath(Path(__file__).parent / "java", version)
 
 
 class Put(NamedTuple):
-    """A message that Java is to store."""
+    """A message for Java to store."""
 
     topic: str
     queue_id: int
@@ -48,18 +51,18 @@ class Put(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What one run of Java's store said."""
+    """The output of one run of Java's store."""
 
     messages: list[Line]
     """Every message of every queue."""
     found: dict[tuple[str, str], list[Line]]
-    """Topic and key to the messages that were found by it."""
+    """Messages found by topic and key."""
     placed: list[Line]
-    """What was answered to each put."""
+    """The result of each put."""
 
 
 def _same_form(line: Line) -> Line:
-    """What has several spellings, in ours."""
+    """Normalise values that have several spellings."""
     for name in {"bornHost", "storeHost"} & line.keys():
         address, _, port = line[name].partition(" ")
         line[name] = f"{ip_address(address)} {port}"
@@ -68,7 +71,7 @@ def _same_form(line: Line) -> Line:
 
 
 class Session:
-    """An open store in a process of its own."""
+    """An open store in a separate process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -77,7 +80,7 @@ class Session:
     def _line(self) -> Line:
         assert self._process.stdout is not None
         text = self._process.stdout.readline()
-        assert text, f"the store ended without an answer:\n{self._end()}"
+        assert text, f"the store ended without a response:\n{self._end()}"
         return _same_form(json.loads(text))
 
     def _end(self) -> str:
@@ -106,7 +109,7 @@ class Session:
         return self._line()
 
     def halt(self) -> None:
-        """End it as kill -9 would: no flush, no checkpoint, the marker stays."""
+        """End the store like kill -9: no flush, no checkpoint, the abort marker stays."""
         self._say("halt")
         self._end()
         assert self._process.returncode == 9
@@ -128,19 +131,29 @@ class JavaStore:
     def session(
         self, root: Path, config: StoreConfig, *, record_crc: bool = False
     ) -> Generator[Session]:
-        """`record_crc`: let it write and demand checksums of whole records (5.x only)."""
+        """`record_crc`: let it write and require checksums of whole records (5.x only)."""
         sizes = (
-            config.commit_log_file_bytes, config.consume_queue_file_bytes,
-            config.index_slots, config.index_entries,
-        )  # fmt: skip
+            config.commit_log_file_bytes,
+            config.consume_queue_file_bytes,
+            config.index_slots,
+            config.index_entries,
+        )
         process = subprocess.Popen(
             [
-                *_JAVA, f"-Duser.home={self._home}", "-cp", self._classpath,
-                "tianzhou.interop.StoreProbe", str(root), *map(str, sizes),
+                *_JAVA,
+                f"-Duser.home={self._home}",
+                "-cp",
+                self._classpath,
+                "tianzhou.interop.StoreProbe",
+                str(root),
+                *map(str, sizes),
                 *(["record-crc"] if record_crc else []),
             ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         with process:
             try:
                 yield Session(process)

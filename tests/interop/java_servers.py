@@ -1,4 +1,4 @@
-"""RocketMQ's own NameServer and Broker, from Maven, for our clients to talk to."""
+"""RocketMQ's own NameServer and broker, from Maven, for our clients."""
 
 import asyncio
 import os
@@ -12,21 +12,25 @@ import maven
 
 from clients.server_process import spare_port
 from clients.waiting import wait_until
-from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientError
+from tianzhou.client.session.shared_client import SharedClient
 
 FIVE: Final = "5.3.3"
 FOUR: Final = "4.9.7"
-"""The last of 4.9 whose NameServer and Broker Maven Central has."""
+"""The last 4.9 whose NameServer and broker are on Maven Central."""
 
 START_SECONDS_MAX: Final = 60
 
 OPTIONS: Final = (
-    "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=512m",
-    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    # 4.9 unmaps the files of a topic that is deleted.
+    "-Xss512k",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:MaxDirectMemorySize=512m",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    # 4.9 unmaps the files of a deleted topic.
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
-)  # fmt: skip
+)
 LOG_SETTINGS: Final = ("logback_namesrv.xml", "logback_broker.xml")
 SETTINGS: Final = """
 brokerClusterName = DefaultCluster
@@ -56,29 +60,45 @@ def _start(
 ) -> "subprocess.Popen[bytes]":
     (directory / "conf").mkdir(parents=True, exist_ok=True)
     for name in LOG_SETTINGS:
-        (directory / "conf" / name).write_text("<configuration/>")  # 4.9 does not start without
+        (directory / "conf" / name).write_text("<configuration/>")  # 4.9 does not start without it
     with (directory / "output.txt").open("wb") as output:
         return subprocess.Popen(
-            ["java", f"-Xmx{heap}", *OPTIONS, f"-Duser.home={directory}",
-             "-Drmq.logback.configurationFile=rmq.broker.logback.xml",
-             "-cp", classpath(version), main,
-             "-c", str(settings)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory,
+            [
+                "java",
+                f"-Xmx{heap}",
+                *OPTIONS,
+                f"-Duser.home={directory}",
+                "-Drmq.logback.configurationFile=rmq.broker.logback.xml",
+                "-cp",
+                classpath(version),
+                main,
+                "-c",
+                str(settings),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
             env={**os.environ, "ROCKETMQ_HOME": str(directory), "HOME": str(directory)},
-        )  # fmt: skip
+        )
 
 
 @contextmanager
 def broker(version: str, directory: Path, **settings: str) -> Generator["subprocess.Popen[bytes]"]:
-    """A Broker alone, with these settings besides the usual ones; whether it serves is for the
-    caller to find out."""
+    """Start a broker with these settings besides the usual ones. The caller checks whether it
+    serves."""
     directory.mkdir(parents=True, exist_ok=True)
     port = settings.pop("listenPort", None) or str(spare_port())
     lines = SETTINGS.format(port=port, nameserver=settings.pop("namesrvAddr"), directory=directory)
     lines += "".join(f"{name} = {value}\n" for name, value in settings.items())
     (directory / "broker.conf").write_text(lines)
-    process = _start(version, "org.apache.rocketmq.broker.BrokerStartup", "1g",
-                     directory, directory / "broker.conf")  # fmt: skip
+    process = _start(
+        version,
+        "org.apache.rocketmq.broker.BrokerStartup",
+        "1g",
+        directory,
+        directory / "broker.conf",
+    )
     try:
         yield process
     finally:
@@ -88,7 +108,7 @@ def broker(version: str, directory: Path, **settings: str) -> Generator["subproc
 
 @contextmanager
 def rocketmq(version: str, directory: Path) -> Generator[str]:
-    """The address of a NameServer that knows a Broker."""
+    """Run a NameServer and a broker; yields the address of the NameServer."""
     names_port, broker_port = spare_port(), spare_port()
     nameserver = f"127.0.0.1:{names_port}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -97,16 +117,27 @@ def rocketmq(version: str, directory: Path) -> Generator[str]:
         SETTINGS.format(port=broker_port, nameserver=nameserver, directory=directory)
     )
     started = [
-        _start(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "256m",
-               directory / "names", directory / "namesrv.properties"),
-        _start(version, "org.apache.rocketmq.broker.BrokerStartup", "1g",
-               directory / "broker", directory / "broker.conf"),
-    ]  # fmt: skip
+        _start(
+            version,
+            "org.apache.rocketmq.namesrv.NamesrvStartup",
+            "256m",
+            directory / "names",
+            directory / "namesrv.properties",
+        ),
+        _start(
+            version,
+            "org.apache.rocketmq.broker.BrokerStartup",
+            "1g",
+            directory / "broker",
+            directory / "broker.conf",
+        ),
+    ]
     try:
         wait_until(
-            lambda: _is_ready(nameserver, started), within_s=START_SECONDS_MAX,
+            lambda: _is_ready(nameserver, started),
+            within_s=START_SECONDS_MAX,
             what=f"RocketMQ {version} serves; see {directory}",
-        )  # fmt: skip
+        )
         yield nameserver
     finally:
         for process in reversed(started):
@@ -116,7 +147,7 @@ def rocketmq(version: str, directory: Path) -> Generator[str]:
 
 
 def _is_ready(nameserver: str, started: list["subprocess.Popen[bytes]"]) -> bool:
-    assert all(process.poll() is None for process in started), "it ended"
+    assert all(process.poll() is None for process in started), "a process ended"
 
     async def look() -> bool:
         cluster = SharedClient.join(nameserver)

@@ -11,12 +11,12 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD_SECONDS_MAX: Final = 540
-"""The first time it downloads about 100 MB for each version."""
+"""The first run downloads about 100 MB for each version."""
 
 
 def classpath(source: Path, version: str) -> str:
-    """Of a directory with a pom, built with this RocketMQ when something in it has changed.
-    Skips aloud where that can't be done."""
+    """The class path of a directory with a pom, built for this RocketMQ when a file has changed.
+    Skips with a reason if that is not possible."""
     for tool in ("mvn", "javac", "java"):
         if shutil.which(tool) is None:
             pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: {tool} is not on the PATH")

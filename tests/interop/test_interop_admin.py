@@ -1,12 +1,10 @@
-"""Our admin client and a RocketMQ broker: everything that has a request of RocketMQ's."""
+"""Our admin client with a RocketMQ broker: everything that RocketMQ has a request for."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import java_servers
 import pytest
 
 from tianzhou.client import Admin, Message, Producer, ProducerOptions, PushConsumer
@@ -16,23 +14,12 @@ from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.trace import Published
 from tianzhou.client.errors import RemoteError, TopicNotFound
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire.queues import MessageQueue
 
 T = TypeVar("T")
 BROKER = "broker-java"
 WITHIN_S = 40.0
-
-
-@pytest.fixture(scope="module", params=[java_servers.FIVE, java_servers.FOUR])
-def version(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def nameserver(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home: Path = tmp_path_factory.mktemp("rocketmq") / version
-    with java_servers.rocketmq(version, home) as address:
-        yield address
 
 
 def play(nameserver: str, scene: Callable[[Admin, Producer], Awaitable[None]]) -> None:
@@ -49,13 +36,13 @@ def play(nameserver: str, scene: Callable[[Admin, Producer], Awaitable[None]]) -
 
 
 async def until(look: Callable[[], Awaitable[T]], is_it: Callable[[T], bool]) -> T:
-    """RocketMQ does much of what it does in the background."""
-    deadline = time.monotonic() + WITHIN_S
+    """Wait for a condition: RocketMQ does much of its work in the background."""
+    patience = Patience(WITHIN_S)
     while True:
         found = await look()
         if is_it(found):
             return found
-        assert time.monotonic() < deadline, f"still {found}"
+        assert not patience.is_over(), f"still {found}"
         await asyncio.sleep(0.1)
 
 
@@ -63,7 +50,7 @@ def queue(topic: str, number: int = 0) -> MessageQueue:
     return MessageQueue(topic=topic, broker_name=BROKER, queue_id=number)
 
 
-def test_topics(nameserver: str) -> None:
+def test_admin_manages_topics_of_rocketmq(nameserver: str) -> None:
     async def scene(admin: Admin, producer: Producer) -> None:
         await admin.topics.create("Made", queues=4)
         await producer.send(Message("Made", b"1"), queue=queue("Made", 3))
@@ -85,7 +72,7 @@ def test_topics(nameserver: str) -> None:
     play(nameserver, scene)
 
 
-def test_messages(nameserver: str) -> None:
+def test_admin_finds_messages_of_rocketmq(nameserver: str) -> None:
     async def scene(admin: Admin, producer: Producer) -> None:
         await admin.topics.create("Found", queues=1)
         before_ms = int(time.time() * 1000)
@@ -98,8 +85,8 @@ def test_messages(nameserver: str) -> None:
             message = await admin.messages.by_id("Found", message_id)
             assert message is not None
             assert message.body == b"1"
-        moments = {"begin_ms": before_ms, "end_ms": after_ms}
-        assert [m.body for m in await admin.messages.between("Found", **moments)] == [b"1", b"2"]
+        times = {"begin_ms": before_ms, "end_ms": after_ms}
+        assert [m.body for m in await admin.messages.between("Found", **times)] == [b"1", b"2"]
         assert [m.body for m in await admin.messages.at(queue("Found"), 1)] == [b"2"]
         (trace,) = await until(lambda: admin.messages.trace(sent.message_id), bool)
         assert isinstance(trace, Published)
@@ -108,7 +95,7 @@ def test_messages(nameserver: str) -> None:
     play(nameserver, scene)
 
 
-def test_groups_and_offsets(nameserver: str) -> None:
+def test_admin_manages_groups_and_offsets_of_rocketmq(nameserver: str) -> None:
     async def scene(admin: Admin, producer: Producer) -> None:
         await admin.topics.create("Read", queues=2)
         await admin.groups.create("readers", retry_max_times=3)
@@ -140,8 +127,8 @@ def test_groups_and_offsets(nameserver: str) -> None:
                 await consumer.commit()
                 return [await admin.offsets.committed("readers", q) for q in owners]
 
-            # It follows while it is connected and has reported, on which RocketMQ 4 insists;
-            # nobody answers a report.
+            # A reset moves a consumer that is connected and has reported its offsets, on which
+            # RocketMQ 4 insists; a report gets no response.
             await until(reported, lambda offsets: offsets == [3, 3])
             await admin.offsets.reset_to_time("readers", "Read", time_ms=0)
             await until(_now(lambda: len(seen)), lambda count: count == 12)
@@ -169,7 +156,7 @@ def _now(look: Callable[[], T]) -> Callable[[], Awaitable[T]]:
     return looked
 
 
-def test_dead_letters(nameserver: str) -> None:
+def test_admin_replays_dead_letters_of_rocketmq(nameserver: str) -> None:
     async def scene(admin: Admin, producer: Producer) -> None:
         await admin.topics.create("Dying", queues=1)
         await producer.send(Message("Dying", b"poison", tags="t"))
@@ -187,20 +174,22 @@ def test_dead_letters(nameserver: str) -> None:
         )
         consumer.listen(take)
         async with consumer:
-            await until(lambda: admin.dead_letters.show("dying"), lambda box: box.count == 1)
-            (letter,) = await admin.dead_letters.peek("dying")
+            await until(lambda: admin.dlq.show("dying"), lambda box: box.count == 1)
+            (letter,) = await admin.dlq.peek("dying")
             assert (letter.body, letter.tags) == (b"poison", "t")
             is_broken = False
-            assert (await admin.dead_letters.replay("dying")).count == 1
+            assert (await admin.dlq.replay("dying")).count == 1
             await until(_now(lambda: len(seen)), lambda count: count == 1)
-        assert (await admin.dead_letters.replay("dying")).count == 0
-        (box,) = [box for box in await admin.dead_letters.all() if box.group == "dying"]
+        assert (await admin.dlq.replay("dying")).count == 0
+        (box,) = [box for box in await admin.dlq.all() if box.group == "dying"]
         assert (box.count, box.not_replayed) == (1, 0)
 
     play(nameserver, scene)
 
 
-def test_brokers_and_what_waits(nameserver: str, version: str) -> None:
+def test_admin_reads_brokers_and_pending_messages_of_rocketmq(
+    nameserver: str, version: str
+) -> None:
     async def scene(admin: Admin, producer: Producer) -> None:
         (place,) = await admin.brokers.all()
         assert (place.cluster, place.name) == ("DefaultCluster", BROKER)
@@ -218,7 +207,7 @@ def test_brokers_and_what_waits(nameserver: str, version: str) -> None:
         assert [message.body for message in waiting] == [b"in two hours"]
         assert "makers" in await admin.brokers.producers(BROKER)
         assert [c.client_id for c in await admin.groups.producers("makers", "Later")]
-        # Of our own: a broker that does not know them says so.
+        # Our own requests: a broker without them rejects them.
         for unknown in (admin.timers.all, admin.transactions.all):
             with pytest.raises(RemoteError, match="not supported"):
                 await unknown()

@@ -1,4 +1,4 @@
-"""Java RocketMQ goes on in our directory and we go on in its: nothing is lost, bytes agree."""
+"""Java RocketMQ continues in our directory and we in its: nothing is lost, bytes agree."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,34 +26,50 @@ from tianzhou.store.consume_queue import UNIT
 from tianzhou.testing.sim.clock import ManualClock
 
 CHANGED_BY_4 = {"WAIT", "REAL_TOPIC", "REAL_QID"}
-"""4.x drops the first, and gives a message with a delay the others by itself."""
+"""4.x drops the first, and adds the others to delayed messages by itself."""
 
 
 def _puts() -> list[Put]:
-    """What Java stores: into our queues and into one of its own; more than a log file of it."""
+    """Messages for Java: in our queues and in a new one, more than one log file."""
     return [put for rank in range(12) for put in _puts_of(rank)]
 
 
 def _puts_of(rank: int) -> list[Put]:
     unique = f"AC11000200002A9FAAC2{rank:012X}"
     return [
-        Put(ORDERS, rank % 4, f"java {rank} 消息" * 400, {
-            "UNIQ_KEY": unique, "TAGS": "北京", "KEYS": f"java-{rank} customer-3", "WAIT": "true",
-        }),
+        Put(
+            ORDERS,
+            rank % 4,
+            f"java {rank} 消息" * 400,
+            {
+                "UNIQ_KEY": unique,
+                "TAGS": "北京",
+                "KEYS": f"java-{rank} customer-3",
+                "WAIT": "true",
+            },
+        ),
         Put(ORDERS, 1, "x", {}),
         Put(PAYMENTS, 0, "paid" * rank or "-", {"KEYS": f"pay-{rank}"}),
         Put("interop_java", 0, "new", {"UNIQ_KEY": unique, "TAGS": "t"}),
         Put("interop_java", 0, "newer", {"TAGS": "a || b"}),
-        Put(SCHEDULE, 17, "later", {
-            "DELAY": "18", "REAL_TOPIC": ORDERS, "REAL_QID": "0", "KEYS": f"later-java-{rank}",
-        }),
-    ]  # fmt: skip
+        Put(
+            SCHEDULE,
+            17,
+            "later",
+            {
+                "DELAY": "18",
+                "REAL_TOPIC": ORDERS,
+                "REAL_QID": "0",
+                "KEYS": f"later-java-{rank}",
+            },
+        ),
+    ]
 
 
 @pytest.mark.parametrize("halt", [False, True], ids=["java-closed", "java-halted"])
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("record_crc", [True, False])
-def test_java_goes_on_and_then_we_do(
+def test_java_continues_our_store_and_we_continue_its(
     java: JavaStore, java_version: str, tmp_path: Path, record_crc: bool, stop: str, halt: bool
 ) -> None:
     root, settings, clock = tmp_path / "store", config(record_crc=record_crc), now_clock()
@@ -84,7 +100,7 @@ def test_java_goes_on_and_then_we_do(
 
 
 def _check_placed(content: Content, placed: list[Line]) -> None:
-    """Each message is where the store said it put it."""
+    """Check that each message is at the reported place."""
     for put, answer in zip(_puts(), placed, strict=True):
         line = content.lines[answer["physicalOffset"]]
         assert (line["topic"], line["queueId"]) == (put.topic, put.queue_id)
@@ -101,7 +117,7 @@ def _check_queues(ours: dict[str, bytes], javas: dict[str, bytes], java_version:
     for path, data in ours.items():
         if data != javas[path]:
             # Java 4.x recovers before it reads the delay levels, and takes the hash of the tag for
-            # the moment of delivery in what it derives then.
+            # the delivery time of records that it derives then.
             assert java_version.startswith("4.")
             assert SCHEDULE in path
             assert [*map(_place, UNIT.iter_unpack(data))] == [
@@ -116,7 +132,7 @@ def _place(unit: tuple[int, int, int]) -> tuple[int, int]:
 def _check_index(
     files: list[dict[str, bytes]], settings: StoreConfig, content: Content, *, keys_from: int
 ) -> None:
-    """Files are named by the time at which they were made; their bytes are the same."""
+    """Files are named by their creation time; their bytes are the same."""
     javas, ours = ([*found.values()] for found in files)
     if javas == ours:
         return
@@ -129,13 +145,13 @@ def _check_index(
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_nothing_is_lost_of_a_java_broker_that_was_killed_at_once(
+def test_store_of_a_killed_java_broker_loses_nothing(
     java: JavaStore, tmp_path: Path, stop: str
 ) -> None:
-    """Before its first checkpoint. It writes no checksum of whole records, and we demand one of
-    what we did not flush, unless somebody else was here."""
+    """Before its first checkpoint. Java writes no checksum of whole records, and we require one for
+    records that we did not flush, unless another program wrote to the directory."""
     root, clock = tmp_path / "store", now_clock()
-    # A full index file would be an occasion to write the checkpoint.
+    # A full index file would trigger a checkpoint.
     settings = replace(config(record_crc=True), index_entries=4000)
     before, _ = write_store(root, settings, clock, stop)
     with java.session(root, settings) as session:

@@ -1,4 +1,4 @@
-"""The same queues for the same members as RocketMQ's own classes give."""
+"""Our assignment strategies give the same queues as RocketMQ's own classes."""
 
 import random
 import subprocess
@@ -32,14 +32,18 @@ def cases(dice: random.Random) -> list[tuple[str, str, list[str], list[str]]]:
     for number in range(CASES):
         name = sorted(STRATEGIES)[number % len(STRATEGIES)]
         rooms = ["bj", "hz", "sh"][: dice.randint(1, 3)]
-        clients = sorted({
-            f"{dice.choice(rooms)}-10.0.0.{dice.randint(1, 250)}@{dice.randint(1, 99999)}#é"
-            for _ in range(dice.randint(1, 9))
-        })  # fmt: skip
-        queues = sorted({
-            f"{dice.choice(rooms)}@broker-{dice.choice('abc')}:{dice.randint(0, 15)}"
-            for _ in range(dice.randint(1, 40))
-        })  # fmt: skip
+        clients = sorted(
+            {
+                f"{dice.choice(rooms)}-10.0.0.{dice.randint(1, 250)}@{dice.randint(1, 99999)}#é"
+                for _ in range(dice.randint(1, 9))
+            }
+        )
+        queues = sorted(
+            {
+                f"{dice.choice(rooms)}@broker-{dice.choice('abc')}:{dice.randint(0, 15)}"
+                for _ in range(dice.randint(1, 40))
+            }
+        )
         dice.shuffle(clients)
         dice.shuffle(queues)
         found.append((name, dice.choice(clients), clients, queues))
@@ -52,7 +56,7 @@ def queue_of(text: str) -> MessageQueue:
 
 
 @pytest.mark.parametrize("version", [FIVE, FOUR])
-def test_assignments_are_those_of_java(version: str) -> None:
+def test_assignments_equal_those_of_java(version: str) -> None:
     asked = cases(random.Random(20))
     lines = [
         "\t".join((name, client, ",".join(clients), ",".join(queues)))
@@ -60,16 +64,22 @@ def test_assignments_are_those_of_java(version: str) -> None:
     ]
     ran = subprocess.run(
         [*JAVA, "-Dfile.encoding=UTF-8", "-cp", build(version), str(SOURCE)],
-        input="\n".join(lines) + "\n", capture_output=True, encoding="utf-8", timeout=120,
-    )  # fmt: skip
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
     assert ran.returncode == 0, ran.stderr
     answers = ran.stdout.splitlines()
     assert len(answers) == len(asked)
     for (name, client, clients, queues), answer in zip(asked, answers, strict=True):
         mine = assign(
-            STRATEGIES[name], group="g", client_id=client, queues=map(queue_of, queues),
+            STRATEGIES[name],
+            group="g",
+            client_id=client,
+            queues=map(queue_of, queues),
             clients=clients,
-        )  # fmt: skip
+        )
         assert [f"{q.broker_name}:{q.queue_id}" for q in mine] == [
             text for text in answer.split(",") if text
         ], (name, client, clients, queues)

@@ -1,4 +1,4 @@
-"""RocketMQ's Java clients cannot tell us from RocketMQ."""
+"""RocketMQ's Java clients work with our servers as with RocketMQ."""
 
 import time
 from collections import defaultdict
@@ -16,7 +16,7 @@ from client_probe import ClientProbe, ProbeError
 from clients.server_process import ServerProcess
 
 ZLIB_FLAG: Final = 0x300
-"""The kind of compression; that there was any, the client forgets when it has undone it."""
+"""The type of compression; the client clears the compression flag when it decompresses."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def four(home: Path, server: ServerProcess) -> Iterator[ClientProbe]:
 
 @pytest.fixture(scope="module")
 def hasty(home: Path) -> Iterator[ClientProbe]:
-    """A client of the broker that retries soon."""
+    """A client of the broker with short retry intervals."""
     with (
         client_servers.impatient(home / "impatient") as server,
         client_probe.running(build(FIVE), server.nameserver, home / "hasty") as probe,
@@ -62,7 +62,7 @@ def hasty(home: Path) -> Iterator[ClientProbe]:
 
 
 def send_and_push(probe: ClientProbe, name: str) -> None:
-    """What every client does all day."""
+    """Send and consume: what every client does."""
     producer, consumer = f"{name}-p", f"{name}-c"
     probe.ask("producer", producer)
     bodies = [f"{name}-{n}" for n in range(20)]
@@ -78,19 +78,19 @@ def send_and_push(probe: ClientProbe, name: str) -> None:
     probe.stop(producer, consumer)
 
 
-def test_five_sends_and_consumes(five: ClientProbe) -> None:
+def test_java_5_client_sends_and_consumes(five: ClientProbe) -> None:
     send_and_push(five, "plain-five")
 
 
-def test_four_sends_and_consumes(four: ClientProbe) -> None:
+def test_java_4_client_sends_and_consumes(four: ClientProbe) -> None:
     send_and_push(four, "plain-four")
 
 
-def test_binary_headers(binary: ClientProbe) -> None:
+def test_java_client_with_binary_headers_sends_and_consumes(binary: ClientProbe) -> None:
     send_and_push(binary, "plain-binary")
 
 
-def test_every_way_of_sending(five: ClientProbe) -> None:
+def test_java_producer_sends_in_every_mode(five: ClientProbe) -> None:
     assert five.send("p", "Ways", "sync", tags="T", keys="K", property_x="y")["queueOffset"] == 0
     assert five.send("p", "Ways", "async", how="async")["status"] == "SEND_OK"
     five.send("p", "Ways", "oneway", how="oneway")
@@ -105,7 +105,7 @@ def test_every_way_of_sending(five: ClientProbe) -> None:
     five.stop("ways")
 
 
-def test_compressed_bodies(five: ClientProbe) -> None:
+def test_java_producer_compresses_with_every_algorithm(five: ClientProbe) -> None:
     five.send("p", "Large", size=100_000)
     five.ask("consumer", "large", group="large", topic="Large")
     [message] = five.wait_events("large")
@@ -115,7 +115,7 @@ def test_compressed_bodies(five: ClientProbe) -> None:
     five.stop("large")
 
 
-def test_a_body_that_is_too_large_is_refused(five: ClientProbe) -> None:
+def test_java_producer_with_a_too_large_body_is_rejected(five: ClientProbe) -> None:
     five.ask("producer", "careless", maxSize=8_000_000, compressOver=8_000_000)
     with pytest.raises(ProbeError, match=r"CODE: 13 .*4194304"):
         five.send("careless", "TooLarge", size=4_194_305)
@@ -123,7 +123,7 @@ def test_a_body_that_is_too_large_is_refused(five: ClientProbe) -> None:
     five.stop("careless")
 
 
-def test_tags(five: ClientProbe) -> None:
+def test_java_consumer_with_tags_gets_matching_messages(five: ClientProbe) -> None:
     for tag in "ABCABC":
         five.send("p", "Tagged", f"of {tag}", tags=tag)
     five.ask("consumer", "tags", group="tags", topic="Tagged", tags="A || C")
@@ -131,7 +131,7 @@ def test_tags(five: ClientProbe) -> None:
     five.stop("tags")
 
 
-def test_sql(five: ClientProbe) -> None:
+def test_java_consumer_with_sql_gets_matching_messages(five: ClientProbe) -> None:
     sql = "price BETWEEN 10 AND 20 AND (region IN ('east', 'west') OR urgent IS NOT NULL)"
     five.send("p", "Sql", "in", property_price=15, property_region="east")
     five.send("p", "Sql", "out: region", property_price=15, property_region="north")
@@ -143,12 +143,12 @@ def test_sql(five: ClientProbe) -> None:
     five.stop("sql")
 
 
-def test_wrong_sql_is_refused_at_the_start(five: ClientProbe) -> None:
+def test_java_consumer_with_invalid_sql_fails_to_start(five: ClientProbe) -> None:
     with pytest.raises(ProbeError, match=r"CODE: 23 .*expected a property"):
         five.ask("consumer", "wrong", group="wrong", topic="Sql", sql="price BETWEEN AND")
 
 
-def test_broadcasting(five: ClientProbe) -> None:
+def test_java_broadcast_reaches_every_consumer(five: ClientProbe) -> None:
     five.send("p", "Broad", "0")
     for name in ("broad-1", "broad-2"):
         five.ask("consumer", name, group="broad", topic="Broad", broadcasting=True)
@@ -158,7 +158,7 @@ def test_broadcasting(five: ClientProbe) -> None:
     five.stop("broad-1", "broad-2")
 
 
-def test_two_of_a_group_share_the_queues(five: ClientProbe) -> None:
+def test_java_group_members_share_the_queues(five: ClientProbe) -> None:
     sent = ["0"]
     five.send("p", "Shared", "0")
     names = ("share-1", "share-2")
@@ -170,17 +170,17 @@ def test_two_of_a_group_share_the_queues(five: ClientProbe) -> None:
         five.send("p", "Shared", sent[-1])
         return all(five.bodies(name) for name in names)
 
-    five.wait_for(both_have_some, what="each has a part")
-    five.wait_for(lambda: {*five.bodies(*names)} == {*sent}, what="together they have all")
+    five.wait_for(both_have_some, what="each member has a part")
+    five.wait_for(lambda: {*five.bodies(*names)} == {*sent}, what="together they have everything")
     five.stop("share-1")
     five.send("p", "Shared", "last")
     sent.append("last")
-    five.wait_for(lambda: "last" in five.bodies("share-2"), what="the other takes over")
+    five.wait_for(lambda: "last" in five.bodies("share-2"), what="the other member takes over")
     five.stop("share-2")
 
 
-def test_order(five: ClientProbe) -> None:
-    """What has the same key comes in the order in which it was sent, retries included."""
+def test_java_orderly_consumer_keeps_the_order_of_keys(five: ClientProbe) -> None:
+    """Messages with the same key arrive in send order, including retries."""
     keys = ("apple", "pear", "plum", "fig", "lime", "kiwi")
     for n in range(8):
         for key in keys:
@@ -195,7 +195,7 @@ def test_order(five: ClientProbe) -> None:
     five.stop("order")
 
 
-def test_delay_by_level(five: ClientProbe) -> None:
+def test_java_delayed_message_arrives_on_time(five: ClientProbe) -> None:
     five.send("p", "Levels", "now")
     five.send("p", "Levels", "1 s", level=1)
     five.send("p", "Levels", "5 s", level=2)
@@ -207,7 +207,7 @@ def test_delay_by_level(five: ClientProbe) -> None:
     five.stop("level")
 
 
-def test_timed_messages(five: ClientProbe) -> None:
+def test_java_timed_message_arrives_on_time(five: ClientProbe) -> None:
     due_ms = int(time.time() * 1_000) + 4_000
     five.send("p", "Timed", "ms", setDelayTimeMs=2_500)
     five.send("p", "Timed", "s", setDelayTimeSec=2)
@@ -220,7 +220,7 @@ def test_timed_messages(five: ClientProbe) -> None:
     five.stop("timed")
 
 
-def test_recall(five: ClientProbe) -> None:
+def test_java_recall_cancels_a_timed_message(five: ClientProbe) -> None:
     recalled = five.send("p", "Recalled", "never", setDelayTimeMs=3_000)
     five.send("p", "Recalled", "later", setDelayTimeMs=4_000)
     answer = five.ask("recall", "p", topic="Recalled", handle=recalled["recallHandle"])
@@ -230,7 +230,7 @@ def test_recall(five: ClientProbe) -> None:
     five.stop("recall")
 
 
-def test_lite_pull(five: ClientProbe) -> None:
+def test_java_lite_pull_consumer_polls_seeks_and_commits(five: ClientProbe) -> None:
     bodies = [f"lite {n}" for n in range(25)]
     for body in bodies:
         five.send("p", "Lite", body)
@@ -245,13 +245,13 @@ def test_lite_pull(five: ClientProbe) -> None:
 
 
 @pytest.mark.parametrize("version", ["five", "four"])
-def test_request_and_reply(version: str, request: pytest.FixtureRequest) -> None:
+def test_java_request_gets_a_reply(version: str, request: pytest.FixtureRequest) -> None:
     probe: ClientProbe = request.getfixturevalue(version)
     topic, asker, replier, answers = (f"{word}-{version}" for word in ("Ask", "a", "r", "c"))
     for producer in (asker, replier):
         probe.ask("producer", producer)
-    # Not by the one who asks: a client tells the broker who it is when it asks in a topic that it
-    # has not used before, and otherwise perhaps only after 30 s. Until then no reply finds it.
+    # Not from the requesting client: it identifies itself to the broker when it first uses a topic,
+    # and otherwise perhaps only after 30 s. Until then no reply can reach it.
     probe.send(replier, topic, "no question")
     probe.ask("consumer", answers, group=answers, topic=topic, reply=replier)
     probe.wait_events(answers)
@@ -260,8 +260,8 @@ def test_request_and_reply(version: str, request: pytest.FixtureRequest) -> None
     probe.stop(answers, asker, replier)
 
 
-def test_trace(five: ClientProbe) -> None:
-    """The clients describe what they did in a topic of their own."""
+def test_java_traces_are_stored(five: ClientProbe) -> None:
+    """The clients send traces to a separate topic."""
     five.send("p", "RMQ_SYS_TRACE_TOPIC", "no trace", keys="none")
     five.ask("producer", "traced", trace=True)
     sent = five.send("traced", "Traced", "hello", tags="T", keys="order-7")
@@ -282,7 +282,7 @@ def test_trace(five: ClientProbe) -> None:
     five.stop("traced", "tracer", "auditor")
 
 
-def test_transactions(hasty: ClientProbe) -> None:
+def test_java_transactions_are_committed_rolled_back_and_checked(hasty: ClientProbe) -> None:
     hasty.ask("producer", "tx", transaction=True)
 
     def begin(body: str, local: str, check: str = "UNKNOW") -> None:
@@ -301,22 +301,24 @@ def test_transactions(hasty: ClientProbe) -> None:
     hasty.ask("consumer", "decided", group="decided", topic="Decided")
     hasty.wait_bodies(["committed at once", "committed by check"], "decided")
     assert checked().count("committed by check") == 2
-    hasty.wait_for(lambda: "rolled back by check" in checked(), what="the other is asked about")
+    hasty.wait_for(
+        lambda: "rolled back by check" in checked(), what="the other transaction is checked"
+    )
     hasty.send("p", "Decided", "end")
     hasty.wait_bodies(["committed at once", "committed by check", "end"], "decided")
     hasty.stop("tx", "decided")
 
 
 def start_known(probe: ClientProbe, name: str, **options: object) -> None:
-    """A consumer whose group was there before: the client of a new group doesn't learn about its
-    retry topic for 20 s."""
+    """Start a consumer whose group existed before: the client of a new group does not learn about
+    its retry topic for 20 s."""
     probe.send("p", "Before", "x")
     probe.ask("consumer", f"{name}-before", group=name, topic="Before")
     probe.stop(f"{name}-before")
     probe.ask("consumer", name, group=name, **options)
 
 
-def test_retry_until_it_is_taken(hasty: ClientProbe) -> None:
+def test_java_consumer_retries_until_success(hasty: ClientProbe) -> None:
     sent = hasty.send("p", "Retried", "again", tags="T", keys="K")
     start_known(hasty, "retry", topic="Retried", fail=2)
     got = hasty.wait_events("retry", 3)
@@ -327,7 +329,7 @@ def test_retry_until_it_is_taken(hasty: ClientProbe) -> None:
     hasty.stop("retry")
 
 
-def test_dead_letters(hasty: ClientProbe) -> None:
+def test_java_message_out_of_retries_becomes_a_dead_letter(hasty: ClientProbe) -> None:
     sent = hasty.send("p", "Dying", "hopeless", keys="K")
     start_known(hasty, "dead", topic="Dying", fail=99, attempts=2)
     hasty.wait_events("dead", 3)

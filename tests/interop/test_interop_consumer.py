@@ -1,15 +1,12 @@
-"""Our consumers and a RocketMQ broker; and our consumer and Java's in one group."""
+"""Our consumers with a RocketMQ broker, and our consumer and Java's in one group."""
 
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import client_probe
-import java_servers
 import pytest
-from client_build import FIVE, build
 from client_probe import ClientProbe
 
 from tianzhou.client import (
@@ -33,28 +30,6 @@ BROKER = "broker-java"
 SHARE_S = 40.0
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rocketmq-consumers")
-
-
-@pytest.fixture(scope="module", params=[java_servers.FIVE, java_servers.FOUR])
-def version(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def nameserver(version: str, home: Path) -> Iterator[str]:
-    with java_servers.rocketmq(version, home / version) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def probe(version: str, home: Path, nameserver: str) -> Iterator[ClientProbe]:
-    with client_probe.running(build(FIVE), nameserver, home / f"probe-{version}") as running:
-        yield running
-
-
 def play(body: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
         await asyncio.wait_for(body(), 90)
@@ -65,7 +40,7 @@ def play(body: Callable[[], Awaitable[None]]) -> None:
 async def until(look: Callable[[], object], what: str, within_s: float = SHARE_S) -> None:
     try:
         async with asyncio.timeout(within_s):
-            while not look():  # noqa: ASYNC110 - another process is looked at
+            while not look():  # noqa: ASYNC110 - the condition depends on another process
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not within {within_s} s: {what}") from None
@@ -91,7 +66,7 @@ def consumer_of(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_loop_gets_what_was_sent(nameserver: str, orderly: bool) -> None:
+def test_consumer_loop_gets_messages_from_rocketmq(nameserver: str, orderly: bool) -> None:
     topic = f"Loop-{orderly}"
 
     async def body() -> None:
@@ -104,7 +79,7 @@ def test_a_loop_gets_what_was_sent(nameserver: str, orderly: bool) -> None:
                 if len(got) == 40:
                     break
         assert sorted(got) == numbered(40)
-        # It committed before it left: nothing of that comes again.
+        # The consumer committed before it left: nothing is delivered again.
         await send(nameserver, topic, ["last"], tags="wanted")
         async with consumer_of(nameserver, topic, "wanted", orderly=orderly) as consumer:
             assert (await anext(aiter(consumer))).body == b"last"
@@ -112,7 +87,7 @@ def test_a_loop_gets_what_was_sent(nameserver: str, orderly: bool) -> None:
     play(body)
 
 
-def test_a_failed_message_comes_again_and_dies(nameserver: str) -> None:
+def test_failed_message_is_retried_and_becomes_a_dead_letter_at_rocketmq(nameserver: str) -> None:
     async def body() -> None:
         await send(nameserver, "Fails", ["stubborn"])
         seen: list[ReceivedMessage] = []
@@ -140,14 +115,14 @@ async def _dead_letters(reader: PullConsumer, topic: str) -> list[ReceivedMessag
             try:
                 (queue,) = await reader.queues(topic)
                 found = await reader.pull(queue, 0)
-            except TianzhouError:  # the topic is made by the first dead letter
+            except TianzhouError:  # the first dead letter creates the topic
                 found = None
             if found is not None and found.status is PullStatus.FOUND:
                 return list(found.messages)
             await asyncio.sleep(0.1)
 
 
-def test_polling_and_seeking(nameserver: str) -> None:
+def test_consumer_polls_and_seeks_at_rocketmq(nameserver: str) -> None:
     async def body() -> None:
         await send(nameserver, "Polled", numbered(20))
         options = ConsumerOptions(start_from=StartPosition.FIRST)
@@ -167,8 +142,8 @@ def test_polling_and_seeking(nameserver: str) -> None:
     play(body)
 
 
-def test_filters_are_refused_while_they_are_off_and_work_when_they_are_on(nameserver: str) -> None:
-    """RocketMQ has them off by default, and says so."""
+def test_sql_filter_is_rejected_while_disabled_and_works_when_enabled(nameserver: str) -> None:
+    """RocketMQ disables SQL filters by default, and its error says so."""
 
     async def body() -> None:
         await send(nameserver, "Filtered", ["before"])
@@ -196,18 +171,23 @@ def test_filters_are_refused_while_they_are_off_and_work_when_they_are_on(namese
     play(body)
 
 
-def test_everybody_of_a_broadcasting_group_gets_everything(nameserver: str, tmp_path: Path) -> None:
+def test_broadcast_from_rocketmq_reaches_every_member(nameserver: str, tmp_path: Path) -> None:
     async def body() -> None:
         await send(nameserver, "Broadcast", numbered(12))
         seen: tuple[set[str], set[str]] = (set(), set())
         async with contextlib.AsyncExitStack() as stack:
             for rank, got in enumerate(seen):
                 consumer = PushConsumer(
-                    "everybody", nameserver=nameserver, subscribe={"Broadcast": "*"},
-                    options=ConsumerOptions(start_from=StartPosition.FIRST, broadcasting=True,
-                                            offsets_directory=tmp_path),
+                    "everybody",
+                    nameserver=nameserver,
+                    subscribe={"Broadcast": "*"},
+                    options=ConsumerOptions(
+                        start_from=StartPosition.FIRST,
+                        broadcasting=True,
+                        offsets_directory=tmp_path,
+                    ),
                     client=ClientOptions(instance_name=f"member-{rank}"),
-                )  # fmt: skip
+                )
                 consumer.listen(functools.partial(_note, got))
                 await stack.enter_async_context(consumer)
             await until(lambda: seen == (set(numbered(12)), set(numbered(12))), "twelve each")
@@ -220,7 +200,9 @@ def _note(got: set[str], message: ReceivedMessage) -> None:
 
 
 @pytest.mark.parametrize("model", ["concurrent", "orderly"])
-def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, model: str) -> None:
+def test_group_with_a_java_member_splits_the_queues(
+    nameserver: str, probe: ClientProbe, model: str
+) -> None:
     topic, name = f"Mixed-{model}", f"java-{model}"
     more = {"model": "orderly"} if model == "orderly" else {}
 
@@ -235,7 +217,7 @@ def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, mo
         async def note(message: ReceivedMessage) -> None:  # pyright: ignore[reportUnusedFunction] # the consumer has it
             ours.append(message)
 
-        def held() -> int:
+        def assigned_count() -> int:
             return sum(queue.topic == topic for queue in consumer.assignment)
 
         async with consumer:
@@ -243,7 +225,7 @@ def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, mo
             await asyncio.to_thread(
                 probe.ask, "consumer", name, group=f"{topic}-group", topic=topic, **more
             )
-            await until(lambda: held() == 2, "two queues each")
+            await until(lambda: assigned_count() == 2, "two queues each")
             await _java_has_begun(nameserver, f"{topic}-group", topic, but=consumer.client_id)
             await send(nameserver, topic, numbered(100))
             await until(
@@ -258,7 +240,7 @@ def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, mo
             assert len(mine) == len(theirs) == 2
             assert not mine & theirs
             await asyncio.to_thread(probe.stop, name)
-            await until(lambda: held() == 4, "all four again")
+            await until(lambda: assigned_count() == 4, "all four again")
             await send(nameserver, topic, numbered(40, first=1000))
             await until(
                 lambda: set(numbered(40, first=1000)) <= {m.body.decode() for m in ours},
@@ -269,18 +251,18 @@ def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, mo
 
 
 async def _java_has_begun(nameserver: str, group: str, topic: str, *, but: str) -> None:
-    """A Java consumer without a committed offset begins with what comes after it has looked."""
+    """A Java consumer without a committed offset starts with messages sent after its first pull."""
     async with Admin(nameserver=nameserver) as admin, asyncio.timeout(SHARE_S):
         while True:
             connected = await admin.groups.consumers(group)
             assert connected is not None
             others = [one.client_id for one in connected.connection_set if one.client_id != but]
-            held = [
+            assigned_count = [
                 queue
                 for client_id in others
                 for queue in (await admin.groups.running(group, client_id)).queues
                 if queue.topic == topic
             ]
-            if len(held) == 2:
+            if len(assigned_count) == 2:
                 return
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""One directory has one owner, whichever language it speaks."""
+"""One directory has one owner, in Java and in Python."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from java_probe import JavaStore
 from tianzhou.store.errors import StoreLocked
 
 
-def test_java_does_not_start_while_we_run(java: JavaStore, tmp_path: Path) -> None:
+def test_java_fails_to_start_on_our_open_store(java: JavaStore, tmp_path: Path) -> None:
     root, settings, clock = tmp_path / "store", config(record_crc=True), now_clock()
     store = open_store(root, settings, clock)
     fill(store, clock, range(2))
@@ -18,7 +18,7 @@ def test_java_does_not_start_while_we_run(java: JavaStore, tmp_path: Path) -> No
     store.close()
 
 
-def test_we_do_not_start_while_java_runs(java: JavaStore, tmp_path: Path) -> None:
+def test_open_fails_on_an_open_java_store(java: JavaStore, tmp_path: Path) -> None:
     root, settings, clock = tmp_path / "store", config(record_crc=True), now_clock()
     with java.session(root, settings) as session:
         assert session.first == {"opened": 0}

@@ -1,4 +1,4 @@
-"""`mqadmin` of RocketMQ manages our servers. It always exits with 0: judged is what it prints."""
+"""RocketMQ's `mqadmin` manages our servers. It always exits with 0, so tests check its output."""
 
 import re
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ COUNT: Final = 10
 
 
 class Stage(NamedTuple):
-    """A server with messages in a topic, a producer and a consumer that has got them all."""
+    """A server with messages in a topic, a producer, and a consumer that received them all."""
 
     server: ServerProcess
     probe: ClientProbe
     mqadmin: Mqadmin
     sent: list[Line]
-    """What the producer was told about each message."""
+    """The send result of each message."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def mqadmin(stage: Stage) -> Mqadmin:
 
 
 def rows_of(rows: list[list[str]], name: str) -> list[list[str]]:
-    """The rows that begin so."""
+    """The rows that start with these words."""
     return [row for row in rows if row[0] == name]
 
 
@@ -64,13 +64,13 @@ def queue_totals(rows: list[list[str]], column: int) -> int:
 
 
 @pytest.mark.parametrize("version", [FIVE, FOUR])
-def test_cluster_list(stage: Stage, version: str, tmp_path: Path) -> None:
+def test_mqadmin_cluster_list(stage: Stage, version: str, tmp_path: Path) -> None:
     tool = Mqadmin(build(version), stage.server.nameserver, tmp_path)
     [row] = rows_of(tool.table("clusterList"), CLUSTER)
     assert row[1:5] == [BROKER, "0", stage.server.broker, "V5_3_3"]
 
 
-def test_life_of_a_topic(mqadmin: Mqadmin) -> None:
+def test_mqadmin_creates_updates_and_deletes_a_topic(mqadmin: Mqadmin) -> None:
     """updateTopic, topicRoute, updateTopicPerm, deleteTopic, topicList."""
     made = mqadmin.run("updateTopic", "-c", CLUSTER, "-t", "Life", "-r", "5", "-w", "3")
     assert "success" in made
@@ -89,30 +89,30 @@ def test_life_of_a_topic(mqadmin: Mqadmin) -> None:
     assert "CODE: 17" in mqadmin.run_anyway("topicRoute", "-t", "Life")
 
 
-def test_topic_of_one_broker_in_order(stage: Stage) -> None:
-    text = stage.mqadmin.run_anyway(  # that there was no such setting yet, it tells as an exception
+def test_mqadmin_creates_an_ordered_topic_on_one_broker(stage: Stage) -> None:
+    text = stage.mqadmin.run_anyway(  # it prints an exception if the setting does not exist yet
         "updateTopic", "-b", stage.server.broker, "-t", "InOrder", "-o", "true"
     )
     assert f"set broker orderConf. isOrder=true, orderConf=[{BROKER}:8]" in text
     assert f"create topic to {stage.server.broker} success" in text
 
 
-def test_topic_list_with_groups(mqadmin: Mqadmin) -> None:
+def test_mqadmin_topic_list_with_groups(mqadmin: Mqadmin) -> None:
     assert [CLUSTER, TOPIC, GROUP] in mqadmin.table("topicList", "-c")
 
 
-def test_topic_status(mqadmin: Mqadmin) -> None:
+def test_mqadmin_topic_status(mqadmin: Mqadmin) -> None:
     rows = rows_of(mqadmin.table("topicStatus", "-t", TOPIC), BROKER)
     assert sorted(row[1] for row in rows) == ["0", "1", "2", "3"]
     assert {row[2] for row in rows} == {"0"}
     assert queue_totals(rows, 3) >= COUNT
 
 
-def test_topic_cluster_list(mqadmin: Mqadmin) -> None:
+def test_mqadmin_topic_cluster_list(mqadmin: Mqadmin) -> None:
     assert mqadmin.table("topicClusterList", "-t", TOPIC) == [[CLUSTER]]
 
 
-def test_life_of_a_group(mqadmin: Mqadmin) -> None:
+def test_mqadmin_creates_updates_and_deletes_a_group(mqadmin: Mqadmin) -> None:
     """updateSubGroup, getConsumerConfig, deleteSubGroup."""
     made = mqadmin.run("updateSubGroup", "-c", CLUSTER, "-g", "crew", "-r", "3", "-q", "2")
     assert "create subscription group to" in made
@@ -125,22 +125,22 @@ def test_life_of_a_group(mqadmin: Mqadmin) -> None:
     assert "retryMaxTimes" not in mqadmin.run_anyway("getConsumerConfig", "-g", "crew")
 
 
-def test_broker_status(stage: Stage) -> None:
+def test_mqadmin_broker_status(stage: Stage) -> None:
     rows = stage.mqadmin.table("brokerStatus", "-b", stage.server.broker)
-    told = {row[0].rstrip(":"): row[-1] for row in rows}
-    assert told["brokerVersionDesc"] == "V5_3_3"
-    assert int(told["msgPutTotalTodayNow"]) >= COUNT
-    assert int(told["commitLogMaxOffset"]) > 0
+    result = {row[0].rstrip(":"): row[-1] for row in rows}
+    assert result["brokerVersionDesc"] == "V5_3_3"
+    assert int(result["msgPutTotalTodayNow"]) >= COUNT
+    assert int(result["commitLogMaxOffset"]) > 0
 
 
-def test_get_broker_config(stage: Stage) -> None:
+def test_mqadmin_get_broker_config(stage: Stage) -> None:
     rows = stage.mqadmin.table("getBrokerConfig", "-b", stage.server.broker)
     assert ["brokerName", "=", BROKER] in rows
     assert ["brokerClusterName", "=", CLUSTER] in rows
     assert ["flushDiskType", "=", "ASYNC_FLUSH"] in rows
 
 
-def test_update_broker_config(stage: Stage) -> None:
+def test_mqadmin_update_broker_config(stage: Stage) -> None:
     mqadmin, broker = stage.mqadmin, stage.server.broker
     for value in ("false", "true"):
         change = ("-k", "autoCreateSubscriptionGroup", "-v", value)
@@ -158,12 +158,12 @@ def test_update_broker_config(stage: Stage) -> None:
     assert "did you mean fileReservedTime?" in unknown
 
 
-def test_get_namesrv_config(mqadmin: Mqadmin) -> None:
+def test_mqadmin_get_namesrv_config(mqadmin: Mqadmin) -> None:
     assert ["scanNotActiveBrokerInterval", "=", "10000"] in mqadmin.table("getNamesrvConfig")
 
 
-def test_consumer_progress(stage: Stage) -> None:
-    """Offsets are committed every 5 s; the consumer of this group has already gone."""
+def test_mqadmin_consumer_progress(stage: Stage) -> None:
+    """Offsets are committed every 5 s; the consumer of this group has already stopped."""
     stage.probe.ask("consumer", "quick", group="quick", topic=TOPIC)
     stage.probe.wait_events("quick", COUNT)
     stage.probe.stop("quick")
@@ -173,12 +173,12 @@ def test_consumer_progress(stage: Stage) -> None:
     assert "Consume Diff Total: 0" in text
 
 
-def test_consumer_progress_of_all(mqadmin: Mqadmin) -> None:
+def test_mqadmin_consumer_progress_of_all_groups(mqadmin: Mqadmin) -> None:
     [row] = rows_of(mqadmin.table("consumerProgress"), GROUP)
     assert row[1:5] == ["1", "V5_3_3", "PUSH", "CLUSTERING"]
 
 
-def test_consumer_connection(mqadmin: Mqadmin) -> None:
+def test_mqadmin_consumer_connection(mqadmin: Mqadmin) -> None:
     text = mqadmin.run("consumerConnection", "-g", GROUP)
     assert re.search(r"@c +127\.0\.0\.1:\d+ +JAVA +V5_3_3", text)
     assert re.search(rf"{TOPIC} +\*", text)
@@ -186,55 +186,58 @@ def test_consumer_connection(mqadmin: Mqadmin) -> None:
     assert "MessageModel: CLUSTERING" in text
 
 
-def test_consumer_status(mqadmin: Mqadmin) -> None:
-    """The broker asks the consumer itself."""
+def test_mqadmin_consumer_status(mqadmin: Mqadmin) -> None:
+    """The broker forwards the request to the consumer."""
     text = mqadmin.run("consumerStatus", "-g", GROUP)
     assert re.search(r"@c +V5_3_3 ", text)
     assert "Same subscription in the same group of consumer" in text
     assert "Rebalance OK" in text
 
 
-def test_producer_connection(mqadmin: Mqadmin) -> None:
+def test_mqadmin_producer_connection(mqadmin: Mqadmin) -> None:
     text = mqadmin.run("producerConnection", "-g", PRODUCERS, "-t", TOPIC)
     assert re.search(r"@p +127\.0\.0\.1:\d+ +JAVA +V5_3_3", text)
 
 
-def test_query_by_id(stage: Stage) -> None:
+def test_mqadmin_query_by_id(stage: Stage) -> None:
     text = stage.mqadmin.run("queryMsgById", "-t", TOPIC, "-i", stage.sent[3]["offsetMsgId"])
     assert_is_order_3(text, stage)
     assert f"MessageTrack [consumerGroup={GROUP}, trackType=" in text
 
 
 def assert_is_order_3(text: str, stage: Stage) -> None:
-    told = stage.sent[3]
+    result = stage.sent[3]
     for name, value in (
-        ("Topic", TOPIC), ("Tags", "[A]"), ("Keys", "[order-3]"),
-        ("Queue ID", told["queueId"]), ("Queue Offset", told["queueOffset"]),
-    ):  # fmt: skip
+        ("Topic", TOPIC),
+        ("Tags", "[A]"),
+        ("Keys", "[order-3]"),
+        ("Queue ID", result["queueId"]),
+        ("Queue Offset", result["queueOffset"]),
+    ):
         assert re.search(rf"^{name}: +{re.escape(str(value))}$", text, re.MULTILINE), text
-    assert told["msgId"] in text
+    assert result["msgId"] in text
 
 
-def test_query_by_key(stage: Stage) -> None:
+def test_mqadmin_query_by_key(stage: Stage) -> None:
     rows = stage.mqadmin.table("queryMsgByKey", "-t", TOPIC, "-k", "order-3")
-    told = stage.sent[3]
-    assert rows[1:] == [[told["msgId"], str(told["queueId"]), str(told["queueOffset"])]]
+    result = stage.sent[3]
+    assert rows[1:] == [[result["msgId"], str(result["queueId"]), str(result["queueOffset"])]]
 
 
-def test_query_by_unique_key(stage: Stage) -> None:
+def test_mqadmin_query_by_unique_key(stage: Stage) -> None:
     text = stage.mqadmin.run("queryMsgByUniqueKey", "-t", TOPIC, "-i", stage.sent[3]["msgId"])
     assert_is_order_3(text, stage)
 
 
-def test_query_by_offset(stage: Stage) -> None:
-    told = stage.sent[3]
-    place = ("-b", BROKER, "-i", str(told["queueId"]), "-o", str(told["queueOffset"]))
+def test_mqadmin_query_by_offset(stage: Stage) -> None:
+    result = stage.sent[3]
+    place = ("-b", BROKER, "-i", str(result["queueId"]), "-o", str(result["queueOffset"]))
     text = stage.mqadmin.run("queryMsgByOffset", "-t", TOPIC, *place)
     assert_is_order_3(text, stage)
-    assert told["offsetMsgId"] in text
+    assert result["offsetMsgId"] in text
 
 
-def test_send_and_consume(mqadmin: Mqadmin) -> None:
+def test_mqadmin_send_and_consume(mqadmin: Mqadmin) -> None:
     """sendMessage, consumeMessage."""
     text = mqadmin.run("sendMessage", "-t", "ByHand", "-p", "hello", "-k", "K", "-c", "T")
     assert re.search(rf"^{BROKER} +\d +SEND_OK +\w+", text, re.MULTILINE)
@@ -244,21 +247,21 @@ def test_send_and_consume(mqadmin: Mqadmin) -> None:
     assert "BODY: hello" in consumed
 
 
-def test_print_messages(stage: Stage) -> None:
+def test_mqadmin_print_messages_of_a_topic(stage: Stage) -> None:
     text = stage.mqadmin.run("printMsg", "-t", TOPIC, "-d", "true")
-    for told in stage.sent:
-        assert text.count(f"MSGID: {told['msgId']}") == 1
+    for result in stage.sent:
+        assert text.count(f"MSGID: {result['msgId']}") == 1
     assert "BODY: order 7" in text
 
 
-def test_print_a_queue(stage: Stage) -> None:
+def test_mqadmin_print_messages_of_a_queue(stage: Stage) -> None:
     place = ("-a", BROKER, "-i", "1", "-p", "true", "-d", "true")
     text = stage.mqadmin.run("printMsgByQueue", "-t", TOPIC, *place)
-    for told in stage.sent:
-        assert (f"MSGID: {told['msgId']}" in text) == (told["queueId"] == 1)
+    for result in stage.sent:
+        assert (f"MSGID: {result['msgId']}" in text) == (result["queueId"] == 1)
 
 
-def test_query_trace(stage: Stage) -> None:
+def test_mqadmin_query_trace(stage: Stage) -> None:
     found: list[str] = []
 
     def look() -> bool:
@@ -266,13 +269,13 @@ def test_query_trace(stage: Stage) -> None:
         found.append(stage.mqadmin.run_anyway("queryMsgTraceById", "-i", stage.sent[3]["msgId"]))
         return "Sub " in found[-1]
 
-    stage.probe.wait_for(look, what="both traces are there")
+    stage.probe.wait_for(look, what="both traces are stored")
     assert re.search(rf"^Pub +{PRODUCERS} +.*success", found[-1], re.MULTILINE)
     assert re.search(rf"^Sub +{GROUP} +.*success", found[-1], re.MULTILINE)
 
 
-def test_reset_offset_by_time(stage: Stage) -> None:
-    """A consumer that is running begins anew."""
+def test_mqadmin_reset_offset_by_time(stage: Stage) -> None:
+    """A running consumer starts over."""
     stage.probe.ask("consumer", "again", group="again", topic=TOPIC)
     had = len(stage.probe.wait_events("again", COUNT))
     rows = stage.mqadmin.table("resetOffsetByTime", "-g", "again", "-t", TOPIC, "-s", "1000")
@@ -281,8 +284,8 @@ def test_reset_offset_by_time(stage: Stage) -> None:
     stage.probe.stop("again")
 
 
-def test_skip_accumulated_messages(stage: Stage) -> None:
-    """What came while nobody was there is not delivered any more."""
+def test_mqadmin_skip_accumulated_messages(stage: Stage) -> None:
+    """Messages sent while there was no consumer are skipped."""
     probe, topic = stage.probe, "Skipped"
     probe.send("p", topic, "taken")
     probe.ask("consumer", "skip-1", group="skip", topic=topic)
@@ -299,7 +302,7 @@ def test_skip_accumulated_messages(stage: Stage) -> None:
     probe.stop("skip-2")
 
 
-def test_write_permission_of_a_broker(mqadmin: Mqadmin) -> None:
+def test_mqadmin_wipes_and_restores_write_permission(mqadmin: Mqadmin) -> None:
     """wipeWritePerm, addWritePerm."""
     assert " OK, " in mqadmin.run("wipeWritePerm", "-b", BROKER)
     assert '"perm":4' in mqadmin.run("topicRoute", "-t", TOPIC)
@@ -307,7 +310,7 @@ def test_write_permission_of_a_broker(mqadmin: Mqadmin) -> None:
     assert '"perm":6' in mqadmin.run("topicRoute", "-t", TOPIC)
 
 
-def test_stats_of_all(mqadmin: Mqadmin) -> None:
+def test_mqadmin_stats_of_all_topics(mqadmin: Mqadmin) -> None:
     rows = mqadmin.table("statsAll", "-t", TOPIC)
     assert [TOPIC, GROUP] in [row[:2] for row in rows]
     [row] = [row for row in rows if row[1] == GROUP]
@@ -315,37 +318,37 @@ def test_stats_of_all(mqadmin: Mqadmin) -> None:
     assert int(row[5]) >= COUNT
 
 
-def test_all_producers_of_a_broker(stage: Stage) -> None:
+def test_mqadmin_producers_of_a_broker(stage: Stage) -> None:
     text = stage.mqadmin.run("producer", "-b", stage.server.broker)
     assert re.search(rf"producer group \({PRODUCERS}\) instance : clientId=\S+@p,.*JAVA", text)
 
 
-def test_consume_stats_of_a_broker(stage: Stage) -> None:
+def test_mqadmin_consume_stats_of_a_broker(stage: Stage) -> None:
     found: list[list[str]] = []
 
     def look() -> bool:
-        """Consumers commit every 5 s; before that the tool shows nothing of them."""
+        """Consumers commit every 5 s; the tool does not show them before."""
         rows = stage.mqadmin.table("brokerConsumeStats", "-b", stage.server.broker)
         found[:] = [row for row in rows if row[:3] == [TOPIC, GROUP, BROKER]]
         return queue_totals(found, 5) >= COUNT
 
-    stage.probe.wait_for(look, what="everything is confirmed")
+    stage.probe.wait_for(look, what="all offsets are committed")
     assert queue_totals(found, 4) >= COUNT
 
 
-def test_clone_offsets(stage: Stage) -> None:
+def test_mqadmin_clone_offsets(stage: Stage) -> None:
     clone = ("-s", GROUP, "-d", "copied", "-t", TOPIC, "-o", "true")
     assert "clone group offset success" in stage.mqadmin.run("cloneGroupOffset", *clone)
 
 
-def test_units_of_a_queue(stage: Stage) -> None:
-    told = stage.sent[3]
-    place = ("-q", str(told["queueId"]), "-i", str(told["queueOffset"]), "-c", "1")
+def test_mqadmin_query_units_of_a_queue(stage: Stage) -> None:
+    result = stage.sent[3]
+    place = ("-q", str(result["queueId"]), "-i", str(result["queueOffset"]), "-c", "1")
     text = stage.mqadmin.run("queryCq", "-t", TOPIC, *place, "-b", stage.server.broker)
-    assert f"physicOffset={int(told['offsetMsgId'][-16:], 16)}," in text
+    assert f"physicOffset={int(result['offsetMsgId'][-16:], 16)}," in text
 
 
-def test_order_of_a_topic(mqadmin: Mqadmin) -> None:
+def test_mqadmin_update_order_of_a_topic(mqadmin: Mqadmin) -> None:
     order = f"{BROKER}:4"
     put = mqadmin.run("updateOrderConf", "-t", TOPIC, "-v", order, "-m", "put")
     assert "update orderConf success" in put

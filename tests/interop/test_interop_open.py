@@ -1,4 +1,4 @@
-"""A directory that we wrote opens in Java RocketMQ: every message, every offset, every key."""
+"""A directory that we wrote opens in Java RocketMQ: every message, offset and key is found."""
 
 from pathlib import Path
 
@@ -12,9 +12,7 @@ from tianzhou.record.chunk import Entry, build
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("record_crc", [True, False])
-def test_java_reads_what_we_wrote(
-    java: JavaStore, tmp_path: Path, stop: str, record_crc: bool
-) -> None:
+def test_java_reads_our_store(java: JavaStore, tmp_path: Path, stop: str, record_crc: bool) -> None:
     root, settings, clock = tmp_path / "store", config(record_crc=record_crc), now_clock()
     content, keys_from = write_store(root, settings, clock, stop)
     if stop == "closed":
@@ -30,13 +28,13 @@ def test_java_reads_what_we_wrote(
 
 
 def _check_size(root: Path) -> None:
-    """Everything needed several files."""
+    """Check that log, queues and index have several files."""
     assert len([*root.glob("commitlog/*")]) > 3
     assert len([*root.glob("index/*")]) > 1
     assert len([*root.glob("consumequeue/interop_orders/1/*")]) > 2
 
 
-def test_java_verifies_our_checksums_of_whole_records(
+def test_java_verifies_our_record_checksums(
     java: JavaStore, java_version: str, tmp_path: Path
 ) -> None:
     if java_version.startswith("4."):

@@ -1,15 +1,11 @@
-"""Our producer and a RocketMQ broker: everything that producers do. Java's consumer tells what it
-got; it knows nothing of us."""
+"""Our producer with a RocketMQ broker: everything that producers do. Java's consumer, unmodified,
+reports what it received."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
-import client_probe
 import java_servers
 import pytest
-from client_build import FIVE, build
 from client_probe import ClientProbe
 
 from tianzhou.client import (
@@ -27,29 +23,7 @@ from tianzhou.client.errors import NoPermission, SendFailed
 from tianzhou.wire._generated_codes import RequestCode
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rocketmq")
-
-
-@pytest.fixture(scope="module", params=[java_servers.FIVE, java_servers.FOUR])
-def version(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def nameserver(version: str, home: Path) -> Iterator[str]:
-    with java_servers.rocketmq(version, home / version) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def probe(version: str, home: Path, nameserver: str) -> Iterator[ClientProbe]:
-    with client_probe.running(build(FIVE), nameserver, home / f"probe-{version}") as running:
-        yield running
-
-
-def test_every_way_of_sending(nameserver: str, probe: ClientProbe) -> None:
+def test_producer_sends_in_every_mode_to_rocketmq(nameserver: str, probe: ClientProbe) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=nameserver) as producer:
             sent = await producer.send(
@@ -74,7 +48,9 @@ def test_every_way_of_sending(nameserver: str, probe: ClientProbe) -> None:
     probe.stop("ways")
 
 
-def test_gathered_and_ordered(nameserver: str, probe: ClientProbe) -> None:
+def test_producer_sends_batched_and_ordered_messages_to_rocketmq(
+    nameserver: str, probe: ClientProbe
+) -> None:
     async def body() -> None:
         options = ProducerOptions(batching=Batching(count_max=16))
         async with Producer("makers", nameserver=nameserver, options=options) as producer:
@@ -97,7 +73,9 @@ def test_gathered_and_ordered(nameserver: str, probe: ClientProbe) -> None:
 
 
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
-def test_compressed(nameserver: str, probe: ClientProbe, kind: Compression) -> None:
+def test_producer_sends_compressed_bodies_to_rocketmq(
+    nameserver: str, probe: ClientProbe, kind: Compression
+) -> None:
     topic = f"Large-{kind.name}"
 
     async def body() -> None:
@@ -113,10 +91,12 @@ def test_compressed(nameserver: str, probe: ClientProbe, kind: Compression) -> N
     probe.stop(topic)
 
 
-def test_transactions_and_checks(nameserver: str, probe: ClientProbe) -> None:
-    """RocketMQ 5 writes decisions down every three seconds, and on a slow machine asks about what
-    was decided before it has read that. So the check tells the truth, and a message may come
-    twice; it must not come when it was rolled back."""
+def test_producer_transactions_and_checks_work_with_rocketmq(
+    nameserver: str, probe: ClientProbe
+) -> None:
+    """RocketMQ 5 stores decisions every three seconds, and on a slow machine checks transactions
+    whose decision it has not read yet. So the check returns the real decision, and a message may
+    come twice; a rolled-back message must never come."""
     truth = {b"rolled back": TransactionState.ROLLBACK}
 
     async def body() -> None:
@@ -147,7 +127,7 @@ def test_transactions_and_checks(nameserver: str, probe: ClientProbe) -> None:
     probe.stop("paid")
 
 
-def test_delays(nameserver: str, probe: ClientProbe) -> None:
+def test_producer_sends_delayed_messages_to_rocketmq(nameserver: str, probe: ClientProbe) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=nameserver) as producer:
             await producer.send(Message("Later", b"level", delay_level=1))
@@ -158,7 +138,9 @@ def test_delays(nameserver: str, probe: ClientProbe) -> None:
     probe.stop("later")
 
 
-def test_timed_messages_and_recall(version: str, nameserver: str, probe: ClientProbe) -> None:
+def test_producer_sends_and_recalls_timed_messages_at_rocketmq(
+    version: str, nameserver: str, probe: ClientProbe
+) -> None:
     if version == java_servers.FOUR:
         pytest.skip("RocketMQ 4 delays by level only")
 
@@ -175,7 +157,7 @@ def test_timed_messages_and_recall(version: str, nameserver: str, probe: ClientP
     probe.stop("timed")
 
 
-def test_refusals(nameserver: str) -> None:
+def test_producer_raises_on_rejections_by_rocketmq(nameserver: str) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=nameserver) as producer:
             with pytest.raises(SendFailed, match="3 tries") as raised:
@@ -185,16 +167,16 @@ def test_refusals(nameserver: str) -> None:
     asyncio.run(body())
 
 
-def test_traces(nameserver: str, probe: ClientProbe) -> None:
-    """Java's consumer gets them; that Java reads them, mqadmin shows elsewhere."""
+def test_producer_traces_reach_rocketmq(nameserver: str, probe: ClientProbe) -> None:
+    """Java's consumer receives them; the mqadmin tests show that Java can read them."""
 
     async def body() -> None:
         options = ProducerOptions(trace=True)
         async with Producer("makers", nameserver=nameserver, options=options) as producer:
             sent = await producer.send(Message("Traced", b"x", keys="K"))
         probe.ask("consumer", "traces", group="traces", topic="RMQ_SYS_TRACE_TOPIC")
-        (told,) = probe.wait_events("traces")
-        (record,) = decode_trace(told["body"])
+        (event,) = probe.wait_events("traces")
+        (record,) = decode_trace(event["body"])
         assert isinstance(record, Published)
         assert (record.message_id, record.offset_id) == (sent.message_id, sent.offset_id)
 
@@ -202,9 +184,9 @@ def test_traces(nameserver: str, probe: ClientProbe) -> None:
     probe.stop("traces")
 
 
-def test_a_request_is_answered_by_our_own_producer(nameserver: str, probe: ClientProbe) -> None:
-    """The broker carries the reply; who consumes the request is Java's client, which shows its
-    properties, and who answers is ours."""
+def test_producer_replies_to_a_request_over_rocketmq(nameserver: str, probe: ClientProbe) -> None:
+    """The broker forwards the reply. Java's client consumes the request and shows its properties;
+    our producer sends the reply."""
 
     async def body() -> None:
         async with Producer("askers", nameserver=nameserver) as producer:

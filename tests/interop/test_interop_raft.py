@@ -1,4 +1,4 @@
-"""RocketMQ's own clients on a Raft group: the leader is killed, sends go on, all is delivered."""
+"""RocketMQ's own clients on a Raft group: a killed leader loses nothing, sends continue."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tianzhou.client.sync import Admin
 TOPIC = "Elected"
 COUNT = 20
 BACK_S = 90.0
-"""Java's clients ask for routes every 30 s, whatever happens in between."""
+"""Java's clients fetch routes only every 30 s."""
 
 
 @pytest.fixture
@@ -50,11 +50,13 @@ def kill_leader(group: ServerProcess) -> None:
     killed = master(group)
     (name,) = [name for name, address in facts["members"].items() if address == killed]
     os.kill(facts["pids"][name], signal.SIGKILL)
-    wait_until(lambda: master(group) not in (None, killed), within_s=20, what="another leads")
+    wait_until(
+        lambda: master(group) not in (None, killed), within_s=20, what="another member leads"
+    )
 
 
 def send(probe: ClientProbe, body: str) -> None:
-    """Until the group has it."""
+    """Send until the group acknowledges it."""
 
     def is_sent() -> bool:
         try:
@@ -66,7 +68,9 @@ def send(probe: ClientProbe, body: str) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_java_clients_survive_the_leader(group: ServerProcess, probe: ClientProbe) -> None:
+def test_java_clients_survive_a_kill_of_the_leader(
+    group: ServerProcess, probe: ClientProbe
+) -> None:
     with Admin(nameserver=group.nameserver) as admin:
         admin.topics.create(TOPIC, queues=4)
     wanted = [f"{when}-{number}" for when in ("before", "after") for number in range(COUNT)]
@@ -77,9 +81,10 @@ def test_java_clients_survive_the_leader(group: ServerProcess, probe: ClientProb
     kill_leader(group)
     for body in wanted[COUNT:]:
         send(probe, body)
-    # What was on its way when the leader died may come twice.
+    # A message in flight when the leader died may come twice.
     wait_until(
-        lambda: set(probe.bodies("c")) == set(wanted), within_s=BACK_S,
+        lambda: set(probe.bodies("c")) == set(wanted),
+        within_s=BACK_S,
         what="everything is delivered",
-    )  # fmt: skip
+    )
     probe.stop("p", "c")

@@ -17,7 +17,7 @@ from tianzhou.wire.tables import decode_topic_table
 
 TOPIC = "replicated"
 FILE_BYTES = 16 * 1024 * 1024
-"""As in the settings of the RocketMQ broker."""
+"""The same as in the settings of the RocketMQ broker."""
 WAIT_S = 60
 SENT = 3_000
 
@@ -33,26 +33,40 @@ class Ours:
     def __init__(self, directory: Path, nameserver: str, **settings: str) -> None:
         port = spare_ports(2)
         self.address, self.data = f"{HOST}:{port}", directory / "data"
-        lines = {"listenPort": str(port), "mappedFileSizeCommitLog": str(FILE_BYTES),
-                 "vip_port": "false", "registerNameServerPeriod": "1000", "metadata_ms": "500",
-                 "brokerName": "broker-java", **settings}  # fmt: skip
+        lines = {
+            "listenPort": str(port),
+            "mappedFileSizeCommitLog": str(FILE_BYTES),
+            "vip_port": "false",
+            "registerNameServerPeriod": "1000",
+            "metadata_ms": "500",
+            "brokerName": "broker-java",
+            **settings,
+        }
         directory.mkdir(parents=True)
         conf = directory / "broker.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
-                     "--no-http"]  # fmt: skip
+        arguments = [
+            "broker",
+            "-n",
+            nameserver,
+            "-c",
+            str(conf),
+            "--data",
+            str(self.data),
+            "--no-http",
+        ]
         self.server = Server("broker", arguments, directory)
         self.server.start()
         self.server.wait_ready()
 
     def slaves(self) -> list[int]:
-        """How much the slaves have confirmed."""
+        """The offsets that the slaves have confirmed."""
         with BlockingPeer(self.address) as peer:
             _, body = peer.call(RequestCode.VIEW_REPLICATION)
         return [slave.acked for slave in decode_replication_view(body).slaves]
 
-    def copies(self) -> int:
-        """How many slaves count as copies."""
+    def replica_count(self) -> int:
+        """How many slaves count as replicas."""
         with BlockingPeer(self.address) as peer:
             _, body = peer.call(RequestCode.VIEW_REPLICATION)
         return sum(slave.is_in_sync for slave in decode_replication_view(body).slaves)
@@ -65,7 +79,7 @@ class Ours:
 
 @pytest.fixture
 def nameserver(tmp_path: Path) -> Iterator[str]:
-    """Ours."""
+    """Our NameServer."""
     port = spare_ports(1)
     server = Server("nameserver", ["nameserver", "-p", str(port)], tmp_path / "names")
     server.start()
@@ -75,7 +89,7 @@ def nameserver(tmp_path: Path) -> Iterator[str]:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """Files of a log that hold anything: RocketMQ makes the next one early."""
+    """Log files with content: RocketMQ creates the next one in advance."""
     found = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
     return {name: data for name, data in found.items() if any(data[:4096])}
 
@@ -86,7 +100,7 @@ def send(nameserver: str, count: int) -> None:
             producer.send(Message(TOPIC, b"%d " % number + b"x" * 400, keys=f"k{number}"))
 
 
-def test_a_rocketmq_slave_follows_our_master(version: str, nameserver: str, tmp_path: Path) -> None:
+def test_rocketmq_slave_follows_our_master(version: str, nameserver: str, tmp_path: Path) -> None:
     master = Ours(tmp_path / "master", nameserver, ha_plain_peers=HOST)
     try:
         with java_servers.broker(
@@ -96,24 +110,28 @@ def test_a_rocketmq_slave_follows_our_master(version: str, nameserver: str, tmp_
                 admin.topics.create(TOPIC, queues=4)
             send(nameserver, SENT)
             wait_until(
-                lambda: master.slaves() == [master.log_end()], within_s=WAIT_S,
+                lambda: master.slaves() == [master.log_end()],
+                within_s=WAIT_S,
                 what="the slave confirms everything",
-            )  # fmt: skip
+            )
             assert files(tmp_path / "slave/store/commitlog") == files(master.data / "commitlog")
-            assert master.copies() == 0, "a slave that can't prove its log is no copy"
-            # It is more than bytes: the slave finds the messages, and knows the topic.
+            assert master.replica_count() == 0, (
+                "a slave that cannot prove its log does not count as a replica"
+            )
+            # Not only the bytes agree: the slave dispatches the messages and knows the topic.
             queues = tmp_path / "slave/store/consumequeue" / TOPIC
-            wait_until(queues.exists, within_s=WAIT_S, what="it dispatches")
+            wait_until(queues.exists, within_s=WAIT_S, what="the slave dispatches")
             send(nameserver, 100)
             wait_until(
-                lambda: master.slaves() == [master.log_end()], within_s=WAIT_S,
+                lambda: master.slaves() == [master.log_end()],
+                within_s=WAIT_S,
                 what="the slave confirms the rest",
-            )  # fmt: skip
+            )
     finally:
         master.server.end()
 
 
-def test_our_slave_follows_a_rocketmq_master(version: str, tmp_path: Path) -> None:
+def test_our_slave_follows_rocketmq_master(version: str, tmp_path: Path) -> None:
     with java_servers.rocketmq(version, tmp_path / "java") as nameserver:
         slave = Ours(
             tmp_path / "slave", nameserver, brokerId="1", brokerRole="SLAVE", ha_plain_peers=HOST
@@ -122,19 +140,24 @@ def test_our_slave_follows_a_rocketmq_master(version: str, tmp_path: Path) -> No
             send(nameserver, SENT)
             java_log = tmp_path / "java/store/commitlog"
             wait_until(
-                lambda: files(slave.data / "commitlog") == files(java_log), within_s=WAIT_S,
+                lambda: files(slave.data / "commitlog") == files(java_log),
+                within_s=WAIT_S,
                 what="the logs are equal",
-            )  # fmt: skip
-            wait_until(lambda: TOPIC in topics_at(slave.address), within_s=WAIT_S,
-                       what="the slave knows the topic")  # fmt: skip
+            )
+            wait_until(
+                lambda: TOPIC in topics_at(slave.address),
+                within_s=WAIT_S,
+                what="the slave knows the topic",
+            )
             slave.server.kill()
             send(nameserver, 500)
             slave.server.start()
             slave.server.wait_ready()
             wait_until(
-                lambda: files(slave.data / "commitlog") == files(java_log), within_s=WAIT_S,
+                lambda: files(slave.data / "commitlog") == files(java_log),
+                within_s=WAIT_S,
                 what="the logs are equal again",
-            )  # fmt: skip
+            )
         finally:
             slave.server.end()
 

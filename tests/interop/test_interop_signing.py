@@ -1,4 +1,4 @@
-"""A NameServer of ours that belongs to a cluster: RocketMQ's broker and `mqadmin` sign for it."""
+"""A NameServer of ours whose cluster has credentials: RocketMQ's broker and `mqadmin` sign."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ PAIR: Final = '{"accessKey":"cluster-key","secretKey":"hush-hush"}'
 TOOLS: Final = "accessKey: cluster-key\nsecretKey: hush-hush\n"
 STARTED_S: Final = 60
 USERS: Final = "org.apache.rocketmq.auth.authentication.provider"
-"""RocketMQ's broker does not start with keys of its own unless it knows where users are kept."""
+"""RocketMQ's broker needs a user store before it starts with its own keys."""
 
 
 @pytest.fixture
@@ -38,28 +38,30 @@ def ask(server: ServerProcess, code: int, **ext: str) -> bytes:
         return peer.call(code, ext)[1]
 
 
-def test_rocketmqs_broker_signs(names: ServerProcess, tmp_path: Path) -> None:
-    """Its registration, and when it stops the end of that."""
+def test_rocketmq_broker_signs_its_registration(names: ServerProcess, tmp_path: Path) -> None:
+    """It signs its registration, and when it stops, its unregistration."""
 
     def is_known() -> bool:
         return b"broker-java" in ask(names, RequestCode.GET_BROKER_CLUSTER_INFO)
 
-    told = {
-        "namesrvAddr": names.nameserver, KEYS: PAIR,
+    settings = {
+        "namesrvAddr": names.nameserver,
+        KEYS: PAIR,
         "authenticationMetadataProvider": f"{USERS}.LocalAuthenticationMetadataProvider",
-    }  # fmt: skip
-    with java_servers.broker(java_servers.FIVE, tmp_path / "java", **told) as broker:
+    }
+    with java_servers.broker(java_servers.FIVE, tmp_path / "java", **settings) as broker:
         wait_until(
-            lambda: is_known() or broker.poll() is not None, within_s=STARTED_S,
-            what="it registers",
-        )  # fmt: skip
+            lambda: is_known() or broker.poll() is not None,
+            within_s=STARTED_S,
+            what="the broker registers",
+        )
         assert broker.poll() is None, (tmp_path / "java" / "output.txt").read_text()
     assert not is_known()
     assert "request.refused" not in names.log()
     assert "broker.unregistered" in names.log()
 
 
-def test_mqadmin_signs(names: ServerProcess, tmp_path: Path) -> None:
+def test_mqadmin_signs_its_requests(names: ServerProcess, tmp_path: Path) -> None:
     tool = Mqadmin(client_build.build(client_build.FIVE), names.nameserver, tmp_path / "tool")
     order = ("updateKvConfig", "-s", "ORDER_TOPIC_CONFIG", "-k", "T", "-v", "broker-a:4")
     refused = tool.run_anyway(*order)

@@ -1,4 +1,4 @@
-"""One Spark session and one broker for each test process; the rest is a test's own."""
+"""One Spark session and one broker per test process; everything else belongs to a test."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def shared_broker() -> Iterator[RunningBroker]:
 
 
 class Place:
-    """A directory and topics of a test's own."""
+    """A directory and topics of one test."""
 
     def __init__(self, spark: SparkSession, broker: RunningBroker, directory: Path) -> None:
         self.spark = spark
@@ -71,7 +71,7 @@ class Place:
         return count
 
     def pipeline(self, text: str, topic: str) -> Pipeline:
-        """A pipeline over a topic: the text has everything but the source."""
+        """Parse a pipeline over a topic; the text has everything but the source."""
         source = f'source: {{nameserver: "{self.nameserver}", topic: {topic}}}\n'
         head = "" if text.lstrip().startswith("name:") else f"name: p{next(_NUMBERS)}\n"
         return parse(head + source + text, "pipeline.yml")

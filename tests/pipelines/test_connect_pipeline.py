@@ -17,7 +17,9 @@ SCRIPT = Path(__file__).with_name("connect_pipeline.py")
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_same_file_runs_through_connect(place: Place, shared_broker: RunningBroker) -> None:
+def test_pipeline_file_runs_through_spark_connect(
+    place: Place, shared_broker: RunningBroker
+) -> None:
     topic = place.topic()
     place.send(topic, [{"n": n} for n in range(50)])
     place.send(topic, ["bad"])
@@ -31,9 +33,13 @@ def test_the_same_file_runs_through_connect(place: Place, shared_broker: Running
     foreign = ("SPARK", "PYSPARK")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     done = subprocess.run(
-        [sys.executable, SCRIPT, file], capture_output=True, text=True, cwd=place.directory,
-        env=environment | {"PYSPARK_PYTHON": sys.executable}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, SCRIPT, file],
+        capture_output=True,
+        text=True,
+        cwd=place.directory,
+        env=environment | {"PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0, without_frames(done.stderr)
     # Two queries read 51 messages each; the second run finds nothing new.
     assert done.stdout.split() == ["102", "0"]

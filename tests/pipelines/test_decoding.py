@@ -20,7 +20,7 @@ def quarantined(place: Place, name: str) -> dict[bytes, str]:
     return {bytes(row.body): row.reason for row in rows}
 
 
-def test_json_with_a_given_schema(place: Place) -> None:
+def test_json_with_a_schema_is_decoded_or_quarantined(place: Place) -> None:
     topic = place.topic()
     bad = {
         b"\xff\xfe": "the body is not UTF-8 text",
@@ -41,8 +41,8 @@ def test_json_with_a_given_schema(place: Place) -> None:
         assert reason in found[body]
 
 
-def test_json_whose_schema_grows(place: Place) -> None:
-    """A new field becomes a column at the next start; older rows have none."""
+def test_inferred_json_schema_gains_columns(place: Place) -> None:
+    """A new field becomes a column at the next start; it is null in older rows."""
     topic = place.topic()
     pipeline = place.pipeline(f"name: learnt\ndecode: {{format: json}}\n{SINK}", topic)
     place.send(topic, [{"id": 1, "at": {"x": 1}}, "no JSON"])
@@ -65,7 +65,7 @@ def test_json_schema_inference_without_samples_is_an_error(place: Place) -> None
         place.run(place.pipeline(f"decode: {{format: json, schema: ((}}\n{SINK}", topic))
 
 
-def test_text(place: Place) -> None:
+def test_text_is_decoded_or_quarantined(place: Place) -> None:
     topic = place.topic()
     place.send(topic, ["two apples", b"\xff"])
     place.run(place.pipeline(f"name: text\ndecode: {{format: text}}\n{SINK}", topic))
@@ -74,7 +74,9 @@ def test_text(place: Place) -> None:
 
 
 AVRO = {
-    "type": "record", "name": "Payment", "fields": [
+    "type": "record",
+    "name": "Payment",
+    "fields": [
         {"name": "city", "type": "string"},
         {"name": "amount", "type": ["null", "double"], "default": None},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
@@ -82,10 +84,10 @@ AVRO = {
         {"name": "items", "type": {"type": "array", "items": "int"}},
         {"name": "notes", "type": {"type": "map", "values": "string"}},
     ],
-}  # fmt: skip
+}
 
 
-def test_avro(place: Place) -> None:
+def test_avro_is_decoded_or_quarantined(place: Place) -> None:
     fastavro: Any = import_module("fastavro")
     (place.directory / "payment.avsc").write_text(json.dumps(AVRO))
 
@@ -94,8 +96,14 @@ def test_avro(place: Place) -> None:
         fastavro.schemaless_writer(file, fastavro.parse_schema(AVRO), value)
         return file.getvalue()
 
-    value = {"city": "北京", "amount": 1.5, "at": 1_700_000_000_000, "state": "PAID",
-             "items": [1, 2], "notes": {"a": "b"}}  # fmt: skip
+    value = {
+        "city": "北京",
+        "amount": 1.5,
+        "at": 1_700_000_000_000,
+        "state": "PAID",
+        "items": [1, 2],
+        "notes": {"a": "b"},
+    }
     good = encoded(value)
     header = b"\xc3\x01" + bytes(8)
     topic = place.topic()
@@ -112,7 +120,7 @@ def test_avro(place: Place) -> None:
         place.run(place.pipeline(text.replace("payment", "other"), topic))
 
 
-def test_protobuf(place: Place) -> None:
+def test_protobuf_is_decoded_or_quarantined(place: Place) -> None:
     payment, data = protobuf_message()
     (place.directory / "payment.desc").write_bytes(data)
     value = payment(city="北京", amount=150, tags=["a", "b"], state=1)
@@ -135,7 +143,7 @@ def test_protobuf(place: Place) -> None:
 
 
 def protobuf_message() -> tuple[Any, bytes]:
-    """A class, and the descriptor set that `protoc` would write for it."""
+    """Return a message class, and the descriptor set that `protoc` would write for it."""
     descriptors: Any = import_module("google.protobuf.descriptor_pb2")
     times: Any = import_module("google.protobuf.timestamp_pb2")
     pools: Any = import_module("google.protobuf.descriptor_pool")
@@ -150,20 +158,32 @@ def protobuf_message() -> tuple[Any, bytes]:
     message.field.add(name="city", number=1, type=kinds.TYPE_STRING, label=1)
     message.field.add(name="amount", number=2, type=kinds.TYPE_INT64, label=1)
     message.field.add(name="tags", number=3, type=kinds.TYPE_STRING, label=3)
-    message.field.add(name="state", number=4, type=kinds.TYPE_ENUM, label=1,
-                      type_name=".shop.State")  # fmt: skip
-    message.field.add(name="at", number=5, type=kinds.TYPE_MESSAGE, label=1,
-                      type_name=".google.protobuf.Timestamp")  # fmt: skip
+    message.field.add(
+        name="state", number=4, type=kinds.TYPE_ENUM, label=1, type_name=".shop.State"
+    )
+    message.field.add(
+        name="at",
+        number=5,
+        type=kinds.TYPE_MESSAGE,
+        label=1,
+        type_name=".google.protobuf.Timestamp",
+    )
     entry = message.nested_type.add(name="NotesEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=1)
     entry.field.add(name="value", number=2, type=kinds.TYPE_INT32, label=1)
-    message.field.add(name="notes", number=6, type=kinds.TYPE_MESSAGE, label=3,
-                      type_name=".shop.Payment.NotesEntry")  # fmt: skip
+    message.field.add(
+        name="notes",
+        number=6,
+        type=kinds.TYPE_MESSAGE,
+        label=3,
+        type_name=".shop.Payment.NotesEntry",
+    )
     inner = file.message_type.add(name="Inner")
     inner.field.add(name="x", number=1, type=kinds.TYPE_INT32, label=1)
-    message.field.add(name="inner", number=7, type=kinds.TYPE_MESSAGE, label=1,
-                      type_name=".shop.Inner")  # fmt: skip
+    message.field.add(
+        name="inner", number=7, type=kinds.TYPE_MESSAGE, label=1, type_name=".shop.Inner"
+    )
     stamp = descriptors.FileDescriptorProto()
     times.DESCRIPTOR.CopyToProto(stamp)
     pool = pools.DescriptorPool()

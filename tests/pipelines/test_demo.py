@@ -1,4 +1,4 @@
-"""`make demo` does what the README says, and leaves nothing behind."""
+"""`make demo` does what the README says, and leaves no files or processes."""
 
 import io
 import json
@@ -15,10 +15,15 @@ from tianzhou.cmd.demo_view import Show
 
 ROOT = Path(__file__).parents[2]
 FIGURES = (
-    "stored by the broker", "consumed by a group of two", "out of order",
-    "rows in the archive", "seen by SQL", "sums exact to the cent", "late payments counted",
+    "stored by the broker",
+    "consumed by a group of two",
+    "out of order",
+    "rows in the archive",
+    "seen by SQL",
+    "sums exact to the cent",
+    "late payments counted",
     "in quarantine",
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow
@@ -43,12 +48,13 @@ def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
 
 
 def test_programs_get_every_check() -> None:
-    """What `tianzhou demo --json` prints; the run above would take its minute a second time."""
+    """The output of `tianzhou demo --json`, without running the demo for another minute."""
     show = Show(Console(file=io.StringIO()))
     show.check("stored", wanted=3, found=3, note="all")
     show.check("seen", wanted=3, found=2)
     facts = json.loads(json.dumps(show.facts()))
     assert not facts["right"]
     assert [(row["what"], row["right"]) for row in facts["checks"]] == [
-        ("stored", True), ("seen", False),
-    ]  # fmt: skip
+        ("stored", True),
+        ("seen", False),
+    ]

@@ -1,4 +1,4 @@
-"""The SQL of docs/getting-started.md, in the Spark that is running anyway."""
+"""The SQL of docs/getting-started.md, in the shared session."""
 
 import shlex
 

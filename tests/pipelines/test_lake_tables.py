@@ -1,4 +1,4 @@
-"""Tables of Parquet files: each micro-batch once, whatever was cut off where, for all readers."""
+"""Tables of Parquet files: each micro-batch once, wherever a writer was killed, for all readers."""
 
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +17,13 @@ PARTITIONS = ("date", "topic")
 
 def messages(spark: SparkSession, first: int, count: int, *, day: str = "2026-11-16") -> DataFrame:
     return spark.range(first, first + count).select(
-        F.lit(day).cast("date").alias("date"), F.lit("%DLQ%stock").alias("topic"),
-        F.lit("broker-a").alias("brokerName"), (F.col("id") % 2).cast("int").alias("queueId"),
-        F.floor(F.col("id") / 2).cast("bigint").alias("queueOffset"), F.col("id").alias("n"),
-    )  # fmt: skip
+        F.lit(day).cast("date").alias("date"),
+        F.lit("%DLQ%stock").alias("topic"),
+        F.lit("broker-a").alias("brokerName"),
+        (F.col("id") % 2).cast("int").alias("queueId"),
+        F.floor(F.col("id") / 2).cast("bigint").alias("queueOffset"),
+        F.col("id").alias("n"),
+    )
 
 
 def write(table: Table, rows: DataFrame, batch: int, query: str = "query-of-the-test") -> None:
@@ -32,17 +35,19 @@ def numbers(table: Table, spark: SparkSession) -> list[int]:
 
 
 def seen_by_arrow(path: Path) -> list[int]:
-    """What a reader sees that knows nothing of the log."""
+    """Return what a reader sees that ignores the log."""
     datasets: Any = import_module("pyarrow.dataset")
     found = datasets.dataset(str(path), partitioning="hive").to_table(columns=["n"])
     return sorted(found.column("n").to_pylist())
 
 
-def test_rows_are_once_and_know_how_far_they_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_writes_a_batch_once_and_records_its_offsets(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 10), 0)
     write(table, messages(spark, 10, 6), 1)
-    write(table, messages(spark, 10, 6), 1)  # the same micro-batch again
+    write(table, messages(spark, 10, 6), 1)  # a retry of the same micro-batch
     write(table, messages(spark, 0, 10), 0)
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(16))
     assert table.state().starts == {"%DLQ%stock": {"broker-a": {"0": 0, "1": 0}}}
@@ -52,11 +57,14 @@ def test_rows_are_once_and_know_how_far_they_go(spark: SparkSession, tmp_path: P
 
 
 def test_repair_deletes_files_of_interrupted_writes(spark: SparkSession, tmp_path: Path) -> None:
-    """Killed while it wrote aside, and killed between moving files and the record."""
+    """Killed while writing to the staging directory, and killed between moving files and the log
+    record."""
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 4), 0)
     write(table, messages(spark, 4, 4), 1)
-    (tmp_path / "_tianzhou" / "log" / f"{1:012d}.json").unlink()  # as if it had not come to it
+    (
+        tmp_path / "_tianzhou" / "log" / f"{1:012d}.json"
+    ).unlink()  # as if it had been killed before this step
     (tmp_path / "_tianzhou" / "staging" / "half").mkdir(parents=True)
     (tmp_path / "_tianzhou" / "staging" / "half" / "x.parquet").write_bytes(b"PAR1")
     assert numbers(table, spark) == list(range(4))
@@ -66,7 +74,7 @@ def test_repair_deletes_files_of_interrupted_writes(spark: SparkSession, tmp_pat
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(8))
 
 
-def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> None:
+def test_compact_merges_small_files(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     for batch in range(4):
         write(table, messages(spark, batch * 10, 10), batch)
@@ -75,18 +83,23 @@ def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> No
     assert table.compact(spark, files=4, below=1 << 20) == 4
     assert len(table.state().files) == 2
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(50))
-    write(table, messages(spark, 30, 10), 3)  # still known to be in
+    write(table, messages(spark, 30, 10), 3)  # still recorded as committed
     assert numbers(table, spark) == list(range(50))
 
 
-def test_columns_come_and_none_changes(spark: SparkSession, tmp_path: Path) -> None:
+def test_write_adds_columns_and_rejects_changed_types(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 2), 0)
     write(table, messages(spark, 2, 2).withColumn("more", F.lit("x")), 1)
     write(table, messages(spark, 4, 2), 2)
     assert [row.more for row in table.read(spark).orderBy("n").collect()] == [
-        None, None, "x", "x", None, None,
-    ]  # fmt: skip
+        None,
+        None,
+        "x",
+        "x",
+        None,
+        None,
+    ]
     with pytest.raises(TableError, match="column n of the table is bigint; the new rows have"):
         write(table, messages(spark, 6, 1).withColumn("n", F.lit("six")), 3)
     with pytest.raises(TableError, match="is partitioned by date, topic; the pipeline says date"):
@@ -95,7 +108,7 @@ def test_columns_come_and_none_changes(spark: SparkSession, tmp_path: Path) -> N
     assert numbers(table, spark) == list(range(6))
 
 
-def test_days_that_are_too_old_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_expire_deletes_old_days(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     for rank, day in enumerate(("2026-11-01", "2026-11-15", "2026-11-16")):
         write(table, messages(spark, rank * 2, 2, day=day), rank)
@@ -109,13 +122,16 @@ def test_days_that_are_too_old_go(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_write_rejects_messages_that_the_table_has(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a query that begins anew, not of a micro-batch that is repeated."""
+    """For a query that restarts, not for a retried micro-batch."""
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 10), 0)
-    with pytest.raises(TableError, match=(
-        r"queue 0 of %DLQ%stock on broker-a up to offset 4; the new ones start at 3 and would be "
-        "duplicates. Omit startingOffsets"
-    )):  # fmt: skip
+    with pytest.raises(
+        TableError,
+        match=(
+            r"queue 0 of %DLQ%stock on broker-a up to offset 4; the new ones start at 3 and would "
+            "be duplicates. Omit startingOffsets"
+        ),
+    ):
         write(table, messages(spark, 6, 10), 0, query="another")
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(10))
     rows = messages(spark, 6, 10)
@@ -123,14 +139,14 @@ def test_write_rejects_messages_that_the_table_has(spark: SparkSession, tmp_path
     assert table.state().rows == 20
 
 
-def test_a_table_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_without_rows_has_no_columns(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(TableError, match="has no rows yet"):
         Table(str(tmp_path)).read(spark)
     write(Table(str(tmp_path)), messages(spark, 0, 0), 0)
     assert Table(str(tmp_path)).read(spark).count() == 0
 
 
-def test_the_log_stays_short(tmp_path: Path) -> None:
+def test_table_log_is_checkpointed(tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     log = Log(table.files)
     count = 3 * RECORDS_KEPT
@@ -156,14 +172,14 @@ def test_invalid_log_record_is_an_error(tmp_path: Path) -> None:
 
 
 def test_states_do_not_share_mutable_defaults() -> None:
-    """Defaults of a struct are copied: one table's files are not another's."""
+    """Defaults of a struct are copied: tables do not share their files."""
     first = State()
     first.add(Change(added=[DataFile("a", 1, 1)]))
     assert State().files == {}
 
 
-def test_a_table_has_everything_between_two_offsets() -> None:
-    """Not across a hole, nor what retention took."""
+def test_state_records_offsets_without_gaps() -> None:
+    """Not across a gap, and without what retention deleted."""
     state = State()
 
     def take(first: int, end: int) -> None:

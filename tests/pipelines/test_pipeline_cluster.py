@@ -1,4 +1,4 @@
-"""A standalone cluster, a master and two workers: jobs get there with spark-submit and without."""
+"""A standalone cluster with a master and two workers: jobs with and without spark-submit."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def spark_class(name: str, *arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a master with two workers, whose Python does not find this package."""
+    """Return the address of a master with two workers, whose Python does not find this package."""
     place = tmp_path_factory.mktemp("cluster")
     port = spare_port()
     host = ["--host", "127.0.0.1"]
@@ -40,9 +40,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for number in range(2):
             work = place / f"worker-{number}"
             command = spark_class(
-                "worker.Worker", *host, "--cores", "1", "--memory", "1g", "--webui-port", "0",
-                "--work-dir", str(work), address,
-            )  # fmt: skip
+                "worker.Worker",
+                *host,
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(work),
+                address,
+            )
             programs.append(Program(command, work, env))
         for program in programs[1:]:
             program.wait_for("Successfully registered with master", START_S)
@@ -53,17 +62,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def submit(cluster: str, place: Place, *job: str) -> str:
-    """What a job printed that spark-submit took to the cluster, with the package in a zip."""
+    """Run a job with spark-submit on the cluster, with the package as a zip, and return its
+    output."""
     command = [
-        str(BIN / "spark-submit"), "--master", cluster,
-        "--py-files", tianzhou.spark.package(place.directory),
-        "--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false",
-        "--conf", "spark.driver.host=127.0.0.1", *job,
-    ]  # fmt: skip
+        str(BIN / "spark-submit"),
+        "--master",
+        cluster,
+        "--py-files",
+        tianzhou.spark.package(place.directory),
+        "--conf",
+        "spark.executor.memory=512m",
+        "--conf",
+        "spark.ui.enabled=false",
+        "--conf",
+        "spark.driver.host=127.0.0.1",
+        *job,
+    ]
     return run(command, place.directory, environment())
 
 
-def test_a_job_runs_on_two_workers_with_the_package_shipped(cluster: str, place: Place) -> None:
+def test_job_with_the_package_runs_on_two_workers(cluster: str, place: Place) -> None:
     topic = place.topic("orders")
     place.send(topic, [b"%d" % n for n in range(400)])
     printed = submit(cluster, place, str(COUNTING), place.nameserver, topic)
@@ -75,8 +93,8 @@ def test_a_job_runs_on_two_workers_with_the_package_shipped(cluster: str, place:
     assert all(f"tianzhou.zip{os.sep}" in code for code in told["code"]), told["code"]
 
 
-def test_the_archive_runs_with_spark_submit_and_goes_on_without(cluster: str, place: Place) -> None:
-    """Each message is there once, written by executors that got the package with the job."""
+def test_archive_started_with_spark_submit_resumes_without_it(cluster: str, place: Place) -> None:
+    """Each message is stored once, by executors that got the package with the job."""
     topic = place.topic("orders")
     count = place.send(topic, [b"%d" % n for n in range(300)])
     pipeline = ["pipeline", "run", "archive", "--once", "-n", place.nameserver, "--topic", topic]

@@ -1,4 +1,4 @@
-"""`tianzhou pipeline` and `tianzhou sql` as people use them: real processes, ended and killed."""
+"""`tianzhou pipeline` and `tianzhou sql` as users run them: real processes, stopped and killed."""
 
 import itertools
 import json
@@ -31,11 +31,12 @@ from tianzhou.testing.kit.patience import Patience
 
 SCRIPT = Path(sys.prefix) / "bin" / "tianzhou"
 START_S = 240.0
-"""A Spark of its own starts in ten seconds on a free machine, and in minutes on a crowded one."""
+"""A command starts its own Spark in ten seconds on an idle machine, and in minutes on a busy
+one."""
 
 
 def said(*arguments: str, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a command that needs no Spark prints."""
+    """Run a command that needs no Spark, and return its output."""
     monkeypatch.chdir(cwd)
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -48,7 +49,9 @@ def refused(*arguments: str) -> str:
     return done.output
 
 
-def test_init_validate_list_and_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_init_validate_list_and_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def call(*arguments: str) -> str:
         return said("pipeline", *arguments, cwd=tmp_path, monkeypatch=monkeypatch)
 
@@ -70,7 +73,7 @@ def test_init_validate_list_and_reset(tmp_path: Path, monkeypatch: pytest.Monkey
     assert place.identity() != before
 
 
-def test_status_in_figures_and_as_a_picture(
+def test_pipeline_status_prints_metrics_and_draws_a_chart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def call(*arguments: str) -> str:
@@ -80,10 +83,18 @@ def test_status_in_figures_and_as_a_picture(
     assert "No micro-batch yet" in call("archive")
     place = PipelineDirectory(*builtin.find("archive"))
     samples = [
-        Sample(query="sink-0", batch=n, time_ms=1_700_000_000_000 + n * 1000, rows_in=100 * n,
-               rows_out=100 * n, behind=10 - n, batch_ms=500, latency_ms=900)
+        Sample(
+            query="sink-0",
+            batch=n,
+            time_ms=1_700_000_000_000 + n * 1000,
+            rows_in=100 * n,
+            rows_out=100 * n,
+            behind=10 - n,
+            batch_ms=500,
+            latency_ms=900,
+        )
         for n in range(10)
-    ]  # fmt: skip
+    ]
     history.save(place, samples)
     shown = call("archive")
     assert "4,500" in shown
@@ -112,16 +123,20 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts commands in the test's directory, `screen` says on what instead of a file; whatever
-    still runs ends with the test."""
+    """Start commands in the test's directory. `screen` receives the output instead of a file.
+    Commands that still run end with the test."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def start(arguments: list[str], screen: int | None = None) -> "subprocess.Popen[bytes]":
         with (tmp_path / "said.txt").open("ab") as out:
             process = subprocess.Popen(
-                [SCRIPT, *arguments], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=out if screen is None else screen, start_new_session=True,
-            )  # fmt: skip
+                [SCRIPT, *arguments],
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out if screen is None else screen,
+                start_new_session=True,
+            )
         begun.append(process)
         return process
 
@@ -134,12 +149,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def screen(tmp_path: Path) -> Iterator[int]:
-    """A terminal; what is shown on it goes where all is said."""
+    """A terminal whose output is appended to the same file."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 120))
 
     def copy() -> None:
-        # A terminal that nobody has open any more is an error to whoever reads it.
+        # Reading from a terminal that no process has open is an error.
         with (tmp_path / "said.txt").open("ab", buffering=0) as out, suppress(OSError):
             while data := os.read(ours, 65536):
                 out.write(data)
@@ -161,7 +176,7 @@ def until(look: Callable[[], object], what: str, cwd: Path) -> None:
 
 @pytest.fixture
 def sending(shared_broker: RunningBroker, topic: str) -> Iterator[None]:
-    """Somebody sends all the time."""
+    """A producer sends continuously."""
     stop = Event()
 
     def send() -> None:
@@ -180,7 +195,7 @@ def sending(shared_broker: RunningBroker, topic: str) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_plan_is_made_with_real_topics(
+def test_pipeline_validate_plans_with_real_topics(
     shared_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "count.yml").write_text(
@@ -201,23 +216,38 @@ def test_a_plan_is_made_with_real_topics(
 def test_invalid_arguments_fail_before_spark_starts(
     shared_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    """Its log is not even there."""
-    here, nobody = shared_broker.nameserver, f"127.0.0.1:{spare_port()}"
+    """The log does not even exist."""
+    here, unreachable = shared_broker.nameserver, f"127.0.0.1:{spare_port()}"
     (tmp_path / "there.csv").touch()
     for words, code, said in (
-        (["pipeline", "run", "archive", "-n", here, "--topic", "nothing-here"], 1,
-         "<archive>:5: source: [ROCKETMQ.UNKNOWN_TOPIC] topic 'nothing-here' does not exist"),
-        (["sql", "SELECT 1", "-n", nobody], 3,
-         "[ROCKETMQ.NAMESERVER_UNREACHABLE] no name server answered"),
-        (["sql", "SELECT 1", "-n", here, "--archive", "arhive"], 1,
-         "there is no archive at arhive"),
-        (["sql", "SELECT 1", "-n", here, "--format", "csv", "--output", "there.csv"], 2,
-         "there.csv exists"),
-    ):  # fmt: skip
+        (
+            ["pipeline", "run", "archive", "-n", here, "--topic", "nothing-here"],
+            1,
+            "<archive>:5: source: [ROCKETMQ.UNKNOWN_TOPIC] topic 'nothing-here' does not exist",
+        ),
+        (
+            ["sql", "SELECT 1", "-n", unreachable],
+            3,
+            "[ROCKETMQ.NAMESERVER_UNREACHABLE] no name server responded",
+        ),
+        (
+            ["sql", "SELECT 1", "-n", here, "--archive", "arhive"],
+            1,
+            "there is no archive at arhive",
+        ),
+        (
+            ["sql", "SELECT 1", "-n", here, "--format", "csv", "--output", "there.csv"],
+            2,
+            "there.csv exists",
+        ),
+    ):
         done = subprocess.run(
-            [SCRIPT, *words], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)},
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [SCRIPT, *words],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == code
         assert done.stderr.startswith(f"tianzhou: {said}")
         assert len(done.stderr.splitlines()) <= 4, done.stderr
@@ -231,8 +261,9 @@ def test_sql_of_an_unknown_topic_exits_with_not_found_and_lists_topics(
 ) -> None:
     done = subprocess.run(
         [SCRIPT, "sql", "SELECT * FROM nothing_here", "-n", shared_broker.nameserver],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 4, done.stderr
     listed = done.stderr.partition("Topics here: ")[2]
     assert topic in listed
@@ -242,7 +273,7 @@ def test_sql_of_an_unknown_topic_exits_with_not_found_and_lists_topics(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_report_of_what_clients_traced(
+def test_pipeline_report_uses_the_traces_of_clients(
     shared_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     options = ProducerOptions(trace=True)
@@ -253,27 +284,36 @@ def test_a_report_of_what_clients_traced(
     traces = "RMQ_SYS_TRACE_TOPIC"
     wait_until(
         lambda: sum(m.body.count(topic.encode()) for m in shared_broker.stored(traces)) >= 5,
-        within_s=30, what="the traces are stored",
-    )  # fmt: skip
+        within_s=30,
+        what="the traces are stored",
+    )
     command = [SCRIPT, "pipeline", "report", "audit", "--topic", topic, "-n", nameserver]
     said = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     rows = [json.loads(line) for line in said.stdout.splitlines()]
     assert {row["producer"] for row in rows} == {"shop"}
-    names = ("produced", "stored", "lost", "unconsumed")  # for each hour, should one have begun
+    names = (
+        "produced",
+        "stored",
+        "lost",
+        "unconsumed",
+    )  # one row per hour, if the hour changed during the test
     assert [sum(row[name] for row in rows) for name in names] == [5, 5, 0, 5]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("sending")
-def test_a_killed_archive_has_every_message_once(
-    shared_broker: RunningBroker, topic: str, tmp_path: Path, start: Start,
+def test_killed_archive_has_every_message_once(
+    shared_broker: RunningBroker,
+    topic: str,
+    tmp_path: Path,
+    start: Start,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Killed while a micro-batch is written aside, and when its record has just come; then once
-    more to its end, after Spark gave up on a Python process that came too late. SQL over topic and
-    archive sees what the broker has."""
+) -> None:
+    """Killed while a micro-batch is being staged, and right after its log record; then run to the
+    end, after Spark gave up on a late Python process. SQL over topic and archive returns what the
+    broker has."""
     command = ["pipeline", "run", "archive", "-n", shared_broker.nameserver, "--topic", topic]
     command += ["--set", "trigger.interval=1s"]
     table, staging = Table(str(tmp_path / "archive")), tmp_path / "archive/_tianzhou/staging"
@@ -281,12 +321,12 @@ def test_a_killed_archive_has_every_message_once(
     def log_length() -> int:
         return len(list((tmp_path / "archive/_tianzhou/log").glob("*.json")))
 
-    for moment in ("aside", "recorded"):
+    for stage in ("aside", "recorded"):
         process = start([*command, "--set", "source.maxOffsetsPerTrigger=400"])
         begun = log_length()
         until(lambda begun=begun: log_length() > begun, "a first micro-batch", tmp_path)
         seen = log_length()
-        if moment == "aside":
+        if stage == "aside":
             until(lambda: list(staging.glob("*/*")), "a micro-batch in work", tmp_path)
         else:
             until(lambda seen=seen: log_length() > seen, "a record", tmp_path)
@@ -329,11 +369,24 @@ def check_archive(broker: RunningBroker, topic: str, table: Table, directory: Pa
     sql = f"""SELECT count(*) AS c, count(DISTINCT queueId, queueOffset) AS d,
               timestamp_seconds(0) AS begin FROM `{topic}`"""
     said = subprocess.run(
-        [SCRIPT, "sql", sql, "-n", broker.nameserver, "--archive", "archive", "--json",
-         "--bodies", "raw"],
-        cwd=directory, capture_output=True, text=True, check=True,
+        [
+            SCRIPT,
+            "sql",
+            sql,
+            "-n",
+            broker.nameserver,
+            "--archive",
+            "archive",
+            "--json",
+            "--bodies",
+            "raw",
+        ],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "TZ": "Asia/Shanghai"},
-    ).stdout  # fmt: skip
+    ).stdout
     counted = json.loads(said)
     assert counted["begin"] == "1970-01-01T00:00:00", "UTC, wherever one is"
     assert counted["c"] == counted["d"] >= len(stored)
@@ -356,14 +409,19 @@ def test_ctrl_c_stops_gracefully_and_a_second_run_is_rejected(
     log = tmp_path / "archive/_tianzhou/log"
     until(lambda: len(list(log.glob("*.json"))) > 1, "two micro-batches", tmp_path)
     live = ("rows in", "rows out", "behind", "latency", "█", "max ")
-    until(lambda: all(word in (tmp_path / "said.txt").read_text() for word in live),
-          "the live view", tmp_path)  # fmt: skip
+    until(
+        lambda: all(word in (tmp_path / "said.txt").read_text() for word in live),
+        "the live view",
+        tmp_path,
+    )
     facts = said("pipeline", "status", "archive", "--json", cwd=tmp_path, monkeypatch=monkeypatch)
     assert json.loads(facts)["process"] == process.pid
     second = subprocess.run([SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True)
     assert second.returncode == 1
     assert f"is already running in process {process.pid}" in second.stderr
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: Java and workers hear it too
+    os.killpg(
+        process.pid, signal.SIGINT
+    )  # as a terminal does: Java and the workers get the signal too
     assert process.wait(START_S) == 0
     text = (tmp_path / "said.txt").read_text()
     assert "archive ended. sink-0:" in text

@@ -1,4 +1,4 @@
-"""What a `pipeline.yml` may say. Every mistake names the file, the line and the key."""
+"""The content of a `pipeline.yml`. Every error names the file, the line and the key."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
-def test_a_small_file_is_enough() -> None:
+def test_minimal_pipeline_file_is_parsed() -> None:
     found = parse("name: a\nsource: {topic: t}\nsinks: [{type: console}]\n", "p.yml")
     assert found.sinks == [ConsoleSink()]
     assert found.decode.format == "raw"
@@ -79,10 +79,13 @@ def test_pipeline_file_with_every_key_is_parsed() -> None:
         (("topic: payments", "topic: ${NOT_SET_ANYWHERE}"), 4, "NOT_SET_ANYWHERE is not set"),
         (("decode:", "trigger: {interval: 1s, availableNow: true}\ndecode:"), 5, "either"),
         (("decode:", "trigger: {interval: often}\ndecode:"), 5, "duration"),
-        (("decode:", "transform: {window: {size: 1m, select: {n: count(*)}}}\ndecode:"), 5,
-         "needs transform.watermark"),
+        (
+            ("decode:", "transform: {window: {size: 1m, select: {n: count(*)}}}\ndecode:"),
+            5,
+            "needs transform.watermark",
+        ),
     ],
-)  # fmt: skip
+)
 def test_invalid_pipeline_file_is_reported_with_its_line(
     change: tuple[str, str], line: int, words: str
 ) -> None:
@@ -95,14 +98,19 @@ def test_invalid_pipeline_file_is_reported_with_its_line(
 
 @pytest.mark.parametrize(
     ("said", "line"),
-    [("decode.schema is 'x'", 7), ("transform.sql: nothing", 1), ("sinks.0.path: no", 10),
-     ("sinks.0.columns: no", 9), ("source: [ROCKETMQ.UNKNOWN_TOPIC] no", 2)],
-)  # fmt: skip
+    [
+        ("decode.schema is 'x'", 7),
+        ("transform.sql: nothing", 1),
+        ("sinks.0.path: no", 10),
+        ("sinks.0.columns: no", 9),
+        ("source: [ROCKETMQ.UNKNOWN_TOPIC] no", 2),
+    ],
+)
 def test_planning_errors_are_reported_with_their_line(said: str, line: int) -> None:
     assert str(located(GOOD, "p.yml", PipelineError(said))) == f"p.yml:{line}: {said}"
 
 
-def test_other_errors_stay_as_they_are() -> None:
+def test_located_leaves_other_errors_unchanged() -> None:
     error = PipelineError("the pipeline is already running in process 7")
     assert located(GOOD, "p.yml", error) is error
 
@@ -112,7 +120,7 @@ def test_text_that_is_not_a_pipeline_is_rejected(text: str) -> None:
     assert re.match(r"p\.yml:\d+: ", refused(text))
 
 
-def test_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPIC_HERE", "orders")
     text = GOOD.replace("topic: payments", "topic: ${TOPIC_HERE}").replace(
         "path: lake", "path: ${LAKE:-somewhere}"
@@ -146,7 +154,7 @@ def test_builtin_pipelines_are_valid(name: str) -> None:
     assert found.description
 
 
-def test_units() -> None:
+def test_sizes_and_intervals_are_parsed() -> None:
     assert read_size("64m") == 64 << 20
     assert read_size("10 KiB") == 10 << 10
     assert read_interval("2 minutes") == "120000 milliseconds"

@@ -14,7 +14,7 @@ from tianzhou.spark.pipelines.sinks import ToDatabase
 JSON = 'decode: {format: json, schema: "city STRING, amount INT, at TIMESTAMP"}\n'
 
 
-def test_sql_and_a_function_into_a_table_by_day_and_topic(place: Place) -> None:
+def test_sql_and_python_steps_write_a_partitioned_table(place: Place) -> None:
     (place.directory / "steps.py").write_text(
         "from pyspark.sql import functions as F\n"
         "@F.udf('string')\n"
@@ -63,11 +63,12 @@ def test_windows_close_when_the_watermark_has_passed(place: Place) -> None:
     place.run(pipeline)
     rows = place.rows("out", "window.start", "city", "n", "sum")
     assert sorted((r.start.minute, r.city, r.n, r["sum"]) for r in rows) == [
-        (4, "北京", 1, 10), (5, "北京", 1, 100),
-    ]  # fmt: skip
+        (4, "北京", 1, 10),
+        (5, "北京", 1, 100),
+    ]
 
 
-def test_messages_into_another_topic(place: Place) -> None:
+def test_topic_sink_writes_messages(place: Place) -> None:
     topic, other = place.topic(), place.topic("other")
     place.send(topic, [{"city": "Ulm", "amount": n} for n in range(50)])
     text = JSON + (
@@ -92,9 +93,7 @@ def read_database(spark: SparkSession, url: str, table: str) -> list[Any]:
     return spark.read.format("jdbc").options(url=url, dbtable=table).load().collect()
 
 
-def test_rows_into_a_database_and_on_the_screen(
-    place: Place, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_jdbc_and_console_sinks_write_rows(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     topic = place.topic()
     place.send(topic, [{"city": "Ulm", "amount": n} for n in range(7)])
     url = derby(place.directory)
@@ -111,7 +110,7 @@ def test_rows_into_a_database_and_on_the_screen(
     assert "only showing top 3 rows" in capfd.readouterr().out
 
 
-def test_a_repeated_micro_batch_is_in_the_database_once(place: Place) -> None:
+def test_jdbc_sink_writes_a_retried_micro_batch_once(place: Place) -> None:
     url = derby(place.directory)
     rows = place.spark.range(5).toDF("n")
     with_column = ToDatabase(JdbcSink(url=url, table="once", batch_column="batch"))

@@ -34,7 +34,7 @@ def _fields(struct: type[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("line", "".join(PAGE.blocks("sh")).splitlines())
-def test_commands_take_what_is_written(line: str) -> None:
+def test_commands_of_the_page_are_accepted(line: str) -> None:
     """Every word is a command, an option or an argument that click accepts."""
     program, *words = shlex.split(line)
     if program == "spark-submit":

@@ -1,4 +1,4 @@
-"""What `tianzhou sql` hands out: a table for people, CSV, JSON and Parquet for programs."""
+"""The output of `tianzhou sql`: a table for people; CSV, JSON and Parquet for programs."""
 
 import csv
 import json
@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import DataFrame
 
 from pipelines.conftest import Place
-from tianzhou.cmd.spark_session import spark_errors
-from tianzhou.cmd.sql import show
+from tianzhou.admin.commands.spark_session import spark_errors
+from tianzhou.admin.commands.sql import show
 from tianzhou.spark.tables.query import query_once
 
 
 @pytest.fixture
 def found(place: Place) -> DataFrame:
-    """Every kind of value there is: structs, lists, bytes, decimals, numbers, times, nothing."""
+    """Every kind of value: structs, lists, bytes, decimals, numbers, times, null."""
     topic = place.topic("orders")
     place.send(topic, [{"n": n, "city": "北京, 海淀"} for n in range(3)], keys=["T1", "T2"])
     select = (
@@ -30,12 +30,20 @@ def found(place: Place) -> DataFrame:
 def wanted(n: int) -> dict[str, Any]:
     body = {"city": "北京, 海淀", "n": n}
     return {
-        "body": body, "keys": ["T1", "T2"], "rawBody": json.dumps({"n": n, "city": body["city"]}),
-        "price": f"{n}.00", "n": n, "at": "2026-11-16T08:00:00", "raw": "/wA=", "nothing": None,
-    }  # fmt: skip
+        "body": body,
+        "keys": ["T1", "T2"],
+        "rawBody": json.dumps({"n": n, "city": body["city"]}),
+        "price": f"{n}.00",
+        "n": n,
+        "at": "2026-11-16T08:00:00",
+        "raw": "/wA=",
+        "nothing": None,
+    }
 
 
-def test_json_and_csv(found: DataFrame, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_sql_output_as_json_and_csv(
+    found: DataFrame, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     show(found, "json", None, rows_max=1)
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line) for line in lines] == [wanted(n) for n in range(3)]
@@ -45,13 +53,14 @@ def test_json_and_csv(found: DataFrame, capsys: pytest.CaptureFixture[str], tmp_
         rows = list(csv.DictReader(text))
     assert [json.loads(row["body"]) for row in rows] == [wanted(n)["body"] for n in range(3)]
     assert [(row["n"], row["price"], row["nothing"]) for row in rows][1:] == [
-        ("1", "1.00", ""), ("2", "2.00", ""),
-    ]  # fmt: skip
+        ("1", "1.00", ""),
+        ("2", "2.00", ""),
+    ]
     with pytest.raises(FileExistsError):
         show(found, "csv", file, rows_max=1)
 
 
-def test_a_table_and_parquet(
+def test_sql_output_as_a_table_and_parquet(
     place: Place, found: DataFrame, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     show(found.select("n", "price", "at"), "table", None, rows_max=2)

@@ -1,4 +1,4 @@
-"""SQL over a topic and its archive: no row twice, none missing, as of any moment."""
+"""SQL over a topic and its archive: no duplicate and no missing row, as of any time."""
 
 import re
 import subprocess
@@ -20,8 +20,7 @@ from tianzhou.spark.pipelines.pipeline_file import parse
 from tianzhou.spark.pipelines.running import run_to_end
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.history_table import Cluster, Range, history, topics_of
-from tianzhou.spark.tables.query import Bodies, query, query_once
-from tianzhou.spark.tables.sql_text import read_sql
+from tianzhou.spark.tables.query import Bodies, query, query_once, read_sql
 from tianzhou.testing import running_broker
 
 __all__ = ["nameserver", "start"]  # fixtures
@@ -34,27 +33,44 @@ ARCHIVE = "sinks: [{type: parquet, path: archive}]\n"
     ("text", "spark_text", "wanted"),
     [
         ("SELECT * FROM orders", "SELECT * FROM `orders` AS `orders`", [("orders", Range())]),
-        ("SELECT orders.tags FROM orders o", "SELECT orders.tags FROM `orders` o",
-         [("orders", Range())]),
-        ("SELECT 1 AS orders, 'FROM orders' -- FROM orders\n",
-         "SELECT 1 AS orders, 'FROM orders' -- FROM orders\n", []),
-        ("SELECT * FROM `%DLQ%stock` JOIN `pay-ments` p ON true",
-         "SELECT * FROM `%DLQ%stock` AS `%DLQ%stock` JOIN `pay-ments` p ON true",
-         [("%DLQ%stock", Range()), ("pay-ments", Range())]),
-        ("SELECT * FROM orders TIMESTAMP AS OF '1970-01-01T00:00:01Z' WHERE true",
-         "SELECT * FROM `orders 0` AS `orders` WHERE true", [("orders", Range(as_of_ms=1000))]),
-        ("select * from orders offset between 3 and 9 limit 5",
-         "select * from `orders 0` AS `orders` limit 5",
-         [("orders", Range(first_offset=3, last_offset=9))]),
-        ("SELECT * FROM orders OFFSET 5", "SELECT * FROM `orders` AS `orders` OFFSET 5",
-         [("orders", Range())]),
-        ("SELECT * FROM orders, nothing", "SELECT * FROM `orders` AS `orders`, nothing",
-         [("orders", Range())]),
+        (
+            "SELECT orders.tags FROM orders o",
+            "SELECT orders.tags FROM `orders` o",
+            [("orders", Range())],
+        ),
+        (
+            "SELECT 1 AS orders, 'FROM orders' -- FROM orders\n",
+            "SELECT 1 AS orders, 'FROM orders' -- FROM orders\n",
+            [],
+        ),
+        (
+            "SELECT * FROM `%DLQ%stock` JOIN `pay-ments` p ON true",
+            "SELECT * FROM `%DLQ%stock` AS `%DLQ%stock` JOIN `pay-ments` p ON true",
+            [("%DLQ%stock", Range()), ("pay-ments", Range())],
+        ),
+        (
+            "SELECT * FROM orders TIMESTAMP AS OF '1970-01-01T00:00:01Z' WHERE true",
+            "SELECT * FROM `orders 0` AS `orders` WHERE true",
+            [("orders", Range(as_of_ms=1000))],
+        ),
+        (
+            "select * from orders offset between 3 and 9 limit 5",
+            "select * from `orders 0` AS `orders` limit 5",
+            [("orders", Range(first_offset=3, last_offset=9))],
+        ),
+        (
+            "SELECT * FROM orders OFFSET 5",
+            "SELECT * FROM `orders` AS `orders` OFFSET 5",
+            [("orders", Range())],
+        ),
+        (
+            "SELECT * FROM orders, nothing",
+            "SELECT * FROM `orders` AS `orders`, nothing",
+            [("orders", Range())],
+        ),
     ],
-)  # fmt: skip
-def test_topics_are_found_in_sql(
-    text: str, spark_text: str, wanted: list[tuple[str, Range]]
-) -> None:
+)
+def test_read_sql_finds_topics(text: str, spark_text: str, wanted: list[tuple[str, Range]]) -> None:
     found, uses = read_sql(text, TOPICS)
     assert found == spark_text
     assert [(use.topic, use.wanted) for use in uses] == wanted
@@ -81,13 +97,13 @@ def ask(
 
 
 def test_topic_and_archive_are_one_table(place: Place) -> None:
-    """The archive has the first part; some of it only the archive has."""
+    """The archive has the first part; the broker has deleted some of it."""
     topic = place.topic("orders")
     name = f"`{topic}`"
     place.send(topic, [{"n": n, "city": "Ulm"} for n in range(40)], tags="old")
     place.run(place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic))
     before_ms = int(time.time() * 1000)
-    time.sleep(0.01)  # a later millisecond, so that the moment is between the two parts
+    time.sleep(0.01)  # a later millisecond, so that the time is between the two parts
     place.send(topic, [{"n": n, "city": "Bonn"} for n in range(40, 60)], tags="new")
 
     (row,) = ask(place, f"SELECT count(*) c, count(DISTINCT body.n) d, sum(body.n) s FROM {name}")
@@ -103,7 +119,7 @@ def test_topic_and_archive_are_one_table(place: Place) -> None:
         f"SELECT tags, count(*) c FROM {name} WHERE body.city <> 'Rom' GROUP BY tags ORDER BY 1",
     )
     assert [(row.tags, row.c) for row in rows] == [("new", 20), ("old", 40)]
-    # The archive alone, as if the brokers were gone, and where they don't know the topic any more.
+    # The archive alone, without brokers, and with brokers that no longer have the topic.
     archive = place.cluster("archive").archive
     assert history(place.spark, topic, Cluster({}, archive)).count() == 40
     with running_broker() as other:
@@ -112,8 +128,8 @@ def test_topic_and_archive_are_one_table(place: Place) -> None:
     assert row.s == sum(range(40))
 
 
-def test_an_archive_that_begins_late_hides_nothing(place: Place) -> None:
-    """What the broker had before the archive began comes from the broker."""
+def test_archive_that_starts_late_hides_no_rows(place: Place) -> None:
+    """Rows from before the start of the archive come from the broker."""
     topic = place.topic("orders")
     place.send(topic, [{"n": n} for n in range(12)])
     pipeline = place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic)
@@ -151,7 +167,7 @@ def test_rows_deleted_from_an_archive_are_read_from_the_broker(
     topic = place.topic("orders")
     text = f"name: archive-{topic}\n" + SHORT_LIVED.format(old=old, compact_files=2)
     pipeline = place.pipeline(text, topic)
-    for first in (0, 10):  # the second time small files are put together
+    for first in (0, 10):  # the second time small files are merged
         place.send(topic, [{"n": n} for n in range(first, first + 10)])
         place.run(pipeline)
     assert place.table("archive").state().rows == kept
@@ -163,8 +179,8 @@ def test_rows_deleted_from_an_archive_are_read_from_the_broker(
     assert row.c == sum(1 <= one.queue_offset <= 3 for one in place.broker.stored(topic))
 
 
-def test_an_archive_with_a_hole_hides_nothing(place: Place) -> None:
-    """Its pipeline began anew, further on."""
+def test_archive_with_a_gap_hides_no_rows(place: Place) -> None:
+    """Its pipeline restarted at a later offset."""
     topic = place.topic("orders")
     pipeline = place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic)
     place.send(topic, [{"n": n} for n in range(8)])
@@ -199,11 +215,11 @@ def test_table_of_filtered_messages_is_rejected_as_archive(place: Place) -> None
     assert row.c == 2
 
 
-def test_filters_reach_the_broker_where_that_is_safe(place: Place) -> None:
-    """A SELECT that reads a topic in two places would see in one what the other asked for."""
+def test_query_once_pushes_filters_where_that_is_safe(place: Place) -> None:
+    """A SELECT that reads a topic twice would apply the filter of one place to the other."""
     topic = place.topic("orders")
     place.send(topic, [f"{n}" for n in range(16)])
-    # A task for each row shows what is planned.
+    # One task per row shows what is planned.
     cluster = Cluster({"nameserver": place.nameserver, "maxRowsPerPartition": "1"})
 
     def once(text: str) -> Any:
@@ -242,7 +258,7 @@ def test_gap_between_archive_and_broker_is_an_error(place: Place) -> None:
 def test_sql_fails_for_rows_that_neither_archive_nor_broker_has(
     start: Start, nameserver: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The broker's retention was faster than the archive."""
+    """The retention of the broker was faster than the archive."""
     broker = start("broker-a")
     topic = "orders"
     with Filling(nameserver) as filling:
@@ -252,8 +268,11 @@ def test_sql_fails_for_rows_that_neither_archive_nor_broker_has(
         filling.many(topic, 3_000, first=200, size=500)
         assert broker.stop() == 0
         start("broker-a", KEEP_NOTHING)
-        wait_until(lambda: min(kept_from(filling, topic).values()) > 50, within_s=30,
-                   what="the first files are gone")  # fmt: skip
+        wait_until(
+            lambda: min(kept_from(filling, topic).values()) > 50,
+            within_s=30,
+            what="the first files are gone",
+        )
     command = ["sql", "SELECT count(*) FROM orders", "-n", nameserver, "--archive", "archive"]
     refused = subprocess.run(
         [BIN / "tianzhou", *command],

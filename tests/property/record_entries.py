@@ -1,4 +1,4 @@
-"""Strategies: messages of every shape a producer, a Java broker or a bug may give us."""
+"""Strategies: messages of every shape that a producer, a Java broker or a bug may produce."""
 
 import struct
 from typing import Final
@@ -10,10 +10,26 @@ from tianzhou.record import flags
 from tianzhou.record.chunk import Entry, RecordChunk, build, stamp
 
 TOPICS: Final = (
-    "orders", "o", "SCHEDULE_TOPIC_XXXX", "%RETRY%group", "主题", "t" * 127, "t" * 128, "u" * 255,
-)  # fmt: skip
-KINDS: Final = (0, 0, 0, flags.COMPRESSED, flags.MULTI_TAGS, flags.INNER_BATCH,
-    flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)  # fmt: skip
+    "orders",
+    "o",
+    "SCHEDULE_TOPIC_XXXX",
+    "%RETRY%group",
+    "主题",
+    "t" * 127,
+    "t" * 128,
+    "u" * 255,
+)
+KINDS: Final = (
+    0,
+    0,
+    0,
+    flags.COMPRESSED,
+    flags.MULTI_TAGS,
+    flags.INNER_BATCH,
+    flags.TRANSACTION_PREPARED,
+    flags.TRANSACTION_COMMIT,
+    flags.TRANSACTION_ROLLBACK,
+)
 STORE_HOSTS: Final = (bytes.fromhex("7F00000100009FCF"), bytes(range(16)) + bytes(4))
 NOW_MS: Final = 1_700_000_000_000
 
@@ -21,9 +37,27 @@ int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int63 = st.integers(0, (1 << 63) - 1)
 
 _pieces = st.sampled_from(
-    [b"\x01", b"\x02", b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"\x02TAGS\x01", b"\x02KEYS\x01",
-     b" ", b"  ", b"a", b"\t", b"\0", b"\xff", "键".encode(), "😀".encode(), b"12", b"__CRC32#\x01"]
-)  # fmt: skip
+    [
+        b"\x01",
+        b"\x02",
+        b"TAGS",
+        b"KEYS",
+        b"UNIQ_KEY",
+        b"DELAY",
+        b"\x02TAGS\x01",
+        b"\x02KEYS\x01",
+        b" ",
+        b"  ",
+        b"a",
+        b"\t",
+        b"\0",
+        b"\xff",
+        "键".encode(),
+        "😀".encode(),
+        b"12",
+        b"__CRC32#\x01",
+    ]
+)
 odd_properties = st.lists(_pieces, max_size=12).map(b"".join)
 
 _text = st.text(st.sampled_from("abcK9 é键😀\t"), min_size=1, max_size=8).map(str.encode)
@@ -36,7 +70,7 @@ usual_properties = st.lists(st.tuples(_names, _values), max_size=5).map(
 
 @st.composite
 def entries(draw: st.DrawFn) -> Entry:
-    """One message with anything in it."""
+    """One message with arbitrary contents."""
     sys_flag = draw(st.sampled_from(KINDS)) | draw(st.sampled_from([0, 0, flags.BORN_HOST_V6]))
     host_size = 20 if sys_flag & flags.BORN_HOST_V6 else 8
     return Entry(
@@ -54,7 +88,7 @@ def entries(draw: st.DrawFn) -> Entry:
 
 @st.composite
 def families(draw: st.DrawFn) -> list[Entry]:
-    """Messages that differ only inside their values: what one producer sends all day."""
+    """Messages that differ only in their values, like those of one producer."""
     topic = draw(st.sampled_from(TOPICS))
     names = draw(st.lists(_names, max_size=4))
     sizes = [draw(st.integers(1, 12)) for _ in names]
@@ -74,7 +108,7 @@ def families(draw: st.DrawFn) -> list[Entry]:
 
 
 class _Picks:
-    """Letters from an alphabet, driven by a few drawn bytes: drawing each letter is too slow."""
+    """Picks letters of an alphabet by a few drawn bytes: drawing each letter is too slow."""
 
     def __init__(self, alphabet: bytes, noise: bytes, rank: int) -> None:
         self._alphabet = alphabet
@@ -103,21 +137,24 @@ def mixtures(draw: st.DrawFn, *, count_min: int = 0) -> list[Entry]:
 
 @st.composite
 def chunks(draw: st.DrawFn, *, count_min: int = 0, record_crc: bool | None = None) -> RecordChunk:
-    """A stamped chunk, as the log would hold it from offset 0 on."""
+    """A stamped chunk, as the log would store it from offset 0 on."""
     rows = draw(mixtures(count_min=count_min))
     crc = draw(st.booleans()) if record_crc is None else record_crc
     chunk = build(rows, store_host=draw(st.sampled_from(STORE_HOSTS)), record_crc=crc)
     if len(chunk):
         stamp(
-            chunk, 0, len(chunk),
+            chunk,
+            0,
+            len(chunk),
             queue_offsets=_queue_offsets(chunk, skip=draw(st.sampled_from([0, 0, 5, 11]))),
-            physical_offset=0, store_timestamp=NOW_MS,
-        )  # fmt: skip
+            physical_offset=0,
+            store_timestamp=NOW_MS,
+        )
     return chunk
 
 
 def _queue_offsets(chunk: RecordChunk, *, skip: int) -> list[int]:
-    """Counted by queue; every `skip`-th record jumps, as behind damage."""
+    """Offsets counted by queue; every `skip`-th record leaves a gap, as after damage."""
     counts: dict[object, int] = {}
     offsets: list[int] = []
     for rank, queue in enumerate(chunk.queues):

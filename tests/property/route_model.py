@@ -1,4 +1,4 @@
-"""The route table once more, as slow and plain as can be: two lists and the rules."""
+"""A slow and simple reference model of the route table: two lists and the rules."""
 
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ class RouteModel:
         self.settle({held.name for held in gone})
 
     def settle(self, names: set[str] | None = None) -> None:
-        """Rows go with the last member; without a master they may become read-only."""
+        """Remove rows without members; rows without a master may become read-only."""
         alive = {held.name for held in self.held}
         self.rows = [row for row in self.rows if row.name in alive]
         for name in alive if names is None else alive & names:

@@ -1,4 +1,4 @@
-"""The plain model of a store: one list of messages, and what follows from it."""
+"""A simple reference model of a store: one list of messages, and what follows from it."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.record.chunk import Entry
-from tianzhou.store.files import RealFiles, Usage
 
 TOPICS: Final = ("orders", "payments")
 QUEUES: Final = tuple(queue_key(topic, number) for topic in TOPICS for number in range(2))
@@ -14,13 +13,6 @@ TAGS: Final = ("", "beijing", "shanghai")
 KEYS: Final = ("K0", "K1", "K2", "K3")
 FILE_BYTES: Final = 8192
 HOUR_MS: Final = 3_600_000
-
-
-class RoomyFiles(RealFiles):
-    """How full the disk of this machine is must not decide a test."""
-
-    def usage(self, path: str) -> Usage:
-        return Usage(total=100, free=90)
 
 
 @dataclass(slots=True)
@@ -40,7 +32,7 @@ class Sent:
 
 
 class Shape(NamedTuple):
-    """What a rule draws for one message."""
+    """The values that a rule draws for one message."""
 
     queue: int
     tag: int
@@ -59,7 +51,7 @@ def entry_of(shape: Shape, serial: int) -> Entry:
 
 @dataclass(slots=True)
 class Row:
-    """One queue: the messages from rank `first` on, None where one is missing."""
+    """One queue: the messages from offset `first` on, None where one is missing."""
 
     first: int
     messages: list[Sent | None] = field(default_factory=list["Sent | None"])
@@ -69,7 +61,7 @@ class Row:
         return self.first + len(self.messages)
 
     def put(self, sent: Sent) -> None:
-        """As the log tells it: a rank that comes again belongs to a topic made anew."""
+        """Add a message as the log has it: a repeated offset means that the topic is a new one."""
         rank = sent.queue_offset
         if rank < self.end:
             del self.messages[max(0, rank - self.first) :]
@@ -91,7 +83,7 @@ class Expected(NamedTuple):
 
 
 def read(row: Row, start: int, count: int, size: int, tags: set[str] | None) -> Expected:
-    """What a read must return, unit by unit."""
+    """Compute what a read must return, unit by unit."""
     units = row.messages[start - row.first :][:800]
     bodies: list[bytes] = []
     total = taken = 0
@@ -102,7 +94,7 @@ def read(row: Row, start: int, count: int, size: int, tags: set[str] | None) -> 
             continue
         total += sent.size
         if total > size and taken:
-            # Without a filter the read stops here; with one it stops behind the last match.
+            # Without a filter the read stops here; with one it stops after the last match.
             return Expected(bodies, start + (scanned if tags is None else taken))
         bodies.append(sent.body)
         taken = scanned + 1
@@ -120,10 +112,10 @@ class Model:
     log: list[Sent] = field(default_factory=list[Sent])
     rows: dict[QueueKey, Row] = field(default_factory=dict[QueueKey, Row])
     pending: list[Sent] = field(default_factory=list[Sent])
-    """Appended, not seen yet."""
+    """Appended, but not visible yet."""
     next_offsets: dict[QueueKey, int] = field(default_factory=dict[QueueKey, int])
     deleted: dict[str, int] = field(default_factory=dict[str, int])
-    """Where the log ended when a topic was last deleted: its messages before that are gone."""
+    """The end of the log when a topic was last deleted: its earlier messages are deleted."""
     log_min: int = 0
     end: int = 0
 
@@ -135,7 +127,7 @@ class Model:
             self.next_offsets[message.queue] = message.queue_offset + 1
 
     def show(self, limit: int) -> None:
-        """Messages that end at or below the limit become visible."""
+        """Make messages visible that end at or below the limit."""
         while self.pending and self.pending[0].end <= limit:
             sent = self.pending.pop(0)
             self.rows.setdefault(sent.queue, Row(sent.queue_offset)).put(sent)
@@ -151,7 +143,7 @@ class Model:
         return sent.physical_offset < self.deleted.get(sent.queue.topic, 0)
 
     def expire(self, now_ms: int, settled: int) -> None:
-        """Whole files go, oldest first, when the first message behind them is an hour old."""
+        """Delete whole files, oldest first, when the first message after them is an hour old."""
         while True:
             next_file = self.log_min + FILE_BYTES
             behind = [sent for sent in self.log if sent.physical_offset >= next_file]
@@ -161,7 +153,7 @@ class Model:
             self.log = behind
 
     def rebuild(self) -> None:
-        """Derive every row from the log again. Rows of which the log has nothing keep their end."""
+        """Derive every row from the log again. Rows without records in the log keep their end."""
         ends = {key: row.end for key, row in self.rows.items()}
         self.rows.clear()
         self.pending = [sent for sent in self.log if not self.is_deleted(sent)]

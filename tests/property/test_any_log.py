@@ -1,4 +1,4 @@
-"""No bytes in a log make a reader fail: each gives messages, or says what is damaged."""
+"""No bytes in a log make a reader fail: it returns messages, or reports the damage."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tianzhou.store.derive_columns import derive_by_shape
 from tianzhou.store.derive_record import Derived, facts_of, last_store_time, store_time_of
 from tianzhou.store.errors import RawRefused
 from tianzhou.store.read import ReadLimit
-from tianzhou.store.replica_bytes import whole
+from tianzhou.store.replica_log import whole
 from tianzhou.store.search import Boundary
 from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory
@@ -58,7 +58,7 @@ def plain(derived: Derived) -> tuple[object, ...]:
 
 @examples
 @given(mutated_chunks(), st.integers(0, 1 << 40))
-def test_derive_of_any_records_lists_the_malformed_and_both_ways_agree(
+def test_derive_of_any_records_lists_malformed_ones_by_both_algorithms(
     made: Mutated, base: int
 ) -> None:
     data, starts, ends = made
@@ -81,7 +81,7 @@ def test_derive_of_any_records_lists_the_malformed_and_both_ways_agree(
 
 
 def by_rank(derived: Derived) -> dict[tuple[object, int], bytes]:
-    """Units by queue and rank: two records may claim one, and then the order of runs differs."""
+    """Units by queue and offset: two records may claim one, and then the order of runs differs."""
     found: dict[tuple[object, int], bytes] = {}
     for run in derived.runs:
         for rank in range(len(run.units) // 20):
@@ -120,7 +120,7 @@ def show(data: bytes, start: int) -> None:
 
 
 def disk_with(data: bytes, *, flushed: int) -> SimDisk:
-    """A directory whose log begins with these bytes, and whose checkpoint vouches for some."""
+    """A directory whose log starts with these bytes, some of them before the checkpoint."""
     disk = SimDisk()
     disk.make_dirs("store/commitlog")
     disk.create(LOG, FILE_BYTES).pwrite(0, data)
@@ -131,7 +131,7 @@ def disk_with(data: bytes, *, flushed: int) -> SimDisk:
 
 
 def use(store: MessageStore) -> Iterator[int]:
-    """Everything a reader may ask; the places that were given out."""
+    """Use every way to read; returns the places that were returned."""
     store.dispatch_all()
     for queue in list(store.queues):
         for tags in (None, {0, 1}):
@@ -155,8 +155,9 @@ def use(store: MessageStore) -> Iterator[int]:
 @examples
 @given(
     RAW | mutated_chunks().map(lambda made: bytes(made[0])[: FILE_BYTES - 8]),
-    st.sampled_from([0, 500, FILE_BYTES]), st.booleans(),
-)  # fmt: skip
+    st.sampled_from([0, 500, FILE_BYTES]),
+    st.booleans(),
+)
 def test_start_with_any_log_serves_or_reports_and_verify_agrees(
     data: bytes, flushed: int, is_cut: bool
 ) -> None:
@@ -180,7 +181,7 @@ def test_start_with_any_log_serves_or_reports_and_verify_agrees(
 
 @examples
 @given(mutated_chunks().map(lambda made: bytes(made[0])[: FILE_BYTES - 8]))
-def test_replica_takes_any_bytes_or_refuses_them(data: bytes) -> None:
+def test_replica_accepts_or_rejects_any_bytes(data: bytes) -> None:
     store = MessageStore(SimDisk(), "store", CONFIG, ManualClock())
     with contextlib.suppress(RawRefused):
         store.append_raw(PhysicalOffset(0), data)
@@ -189,7 +190,7 @@ def test_replica_takes_any_bytes_or_refuses_them(data: bytes) -> None:
 
 
 def test_smallest_record_has_no_room_for_long_hosts() -> None:
-    """The case behind this file: a flag that claims more than there is."""
+    """The case that led to this file: a flag that claims more bytes than there are."""
     data = bytearray(RECORD_BYTES_MIN)
     data[39] = 0x30
     derived = derive_plainly(

@@ -1,4 +1,4 @@
-"""Chunks and walks: the fast ways equal the plain ones, and no damage passes for a record."""
+"""Chunks and walks: the fast algorithms equal the simple ones, and no damage passes as a record."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def same_bytes(one: RecordChunk, other: RecordChunk) -> None:
 
 @settings(deadline=None)
 @given(mixtures(), hosts, st.booleans())
-def test_many_messages_are_built_as_each_would_be(
+def test_building_many_messages_equals_building_each(
     rows: list[Entry], host: bytes, crc: bool
 ) -> None:
     chunk = build(rows, store_host=host, record_crc=crc)
@@ -38,7 +38,7 @@ def test_many_messages_are_built_as_each_would_be(
 
 @settings(deadline=None)
 @given(entries(), hosts, st.booleans())
-def test_what_is_built_is_read_back(entry: Entry, host: bytes, crc: bool) -> None:
+def test_built_messages_are_read_back_unchanged(entry: Entry, host: bytes, crc: bool) -> None:
     view = MessageView(build([entry], store_host=host, record_crc=crc).data)
     assert (view.topic, view.queue_id) == entry.queue
     assert view.stored_body == entry.body
@@ -49,7 +49,7 @@ def test_what_is_built_is_read_back(entry: Entry, host: bytes, crc: bool) -> Non
     assert view.store_host == decode_host(host)
     assert view.reconsume_times == entry.reconsume_times
     assert view.prepared_offset == entry.prepared_offset
-    # A checksum that a retried message brought along is replaced by its new one.
+    # The checksum of a retried message is replaced by a new one.
     wanted = properties.decode(entry.properties)
     wanted.pop("__CRC32#", None)
     assert view.properties == wanted
@@ -58,24 +58,30 @@ def test_what_is_built_is_read_back(entry: Entry, host: bytes, crc: bool) -> Non
 
 @settings(deadline=None)
 @given(mixtures(count_min=2 * NUMPY_FROM), hosts, st.booleans(), int63.map(lambda n: n >> 4))
-def test_many_are_stamped_as_few(rows: list[Entry], host: bytes, crc: bool, base: int) -> None:
+def test_stamping_many_records_equals_stamping_few(
+    rows: list[Entry], host: bytes, crc: bool, base: int
+) -> None:
     few = build(rows, store_host=host, record_crc=crc)
     many = build(rows, store_host=host, record_crc=crc)
     first = len(rows) // 3
     offsets = list(range(7, 7 + len(rows) - first))
-    chunk_module._stamp_few(few, first, len(rows), offsets, base, NOW_MS)
+    chunk_module._stamp_few(few, (first, len(rows)), offsets, base=base, now_ms=NOW_MS)
     stamp(
-        many, first, len(rows),
-        queue_offsets=offsets, physical_offset=base + many.starts[first], store_timestamp=NOW_MS,
-    )  # fmt: skip
+        many,
+        first,
+        len(rows),
+        queue_offsets=offsets,
+        physical_offset=base + many.starts[first],
+        store_timestamp=NOW_MS,
+    )
     same_bytes(few, many)
 
 
 @settings(deadline=None)
 @given(mixtures(count_min=1), st.booleans(), int63.map(lambda n: n >> 4))
-def test_a_stamped_chunk_is_sound_where_it_stands(rows: list[Entry], crc: bool, base: int) -> None:
+def test_stamped_chunk_is_valid_at_its_offset(rows: list[Entry], crc: bool, base: int) -> None:
     # Without a checksum at the end, a text that ends in zeros looks torn, and one that ends like a
-    # checksum is held to it: the price of finding every flip in records that have one.
+    # checksum is checked against it: the price of finding every flip in records that have one.
     ends = [row.properties[-1:] == b"\0" or b"__CRC32#" in row.properties for row in rows]
     assume(crc or not any(ends))
     chunk = build(rows, store_host=STORE_HOSTS[0], record_crc=crc)
@@ -93,9 +99,7 @@ def test_a_stamped_chunk_is_sound_where_it_stands(rows: list[Entry], crc: bool, 
 
 @settings(deadline=None, max_examples=200)
 @given(chunks(count_min=NUMPY_FROM), st.data())
-def test_the_fast_check_finds_what_the_plain_one_finds(
-    chunk: RecordChunk, data: st.DataObject
-) -> None:
+def test_fast_check_equals_the_simple_check(chunk: RecordChunk, data: st.DataObject) -> None:
     bits = st.integers(0, len(chunk.data) * 8 - 1)
     buffer = bytearray(chunk.data)
     for bit in data.draw(st.lists(bits, max_size=4)):
@@ -116,7 +120,7 @@ def test_the_fast_check_finds_what_the_plain_one_finds(
 
 @settings(deadline=None)
 @given(chunks(), st.integers(0, 200), st.data())
-def test_a_walk_stops_at_a_limit_and_goes_on_from_there(
+def test_walk_stops_at_a_limit_and_resumes_from_there(
     chunk: RecordChunk, count: int, data: st.DataObject
 ) -> None:
     end = len(chunk.data)
@@ -128,7 +132,7 @@ def test_a_walk_stops_at_a_limit_and_goes_on_from_there(
 
 
 @given(st.binary(max_size=300))
-def test_a_walk_takes_any_bytes(data: bytes) -> None:
+def test_walk_accepts_any_bytes(data: bytes) -> None:
     found = walk(data, 0, len(data))
     assert 0 <= found.end <= len(data)
     first_unsound(data, found.starts, found.end, base=0)
@@ -137,23 +141,29 @@ def test_a_walk_takes_any_bytes(data: bytes) -> None:
 def one_record(*, record_crc: bool) -> bytes:
     """About 300 bytes, with something in every field."""
     entry = Entry(
-        queue_key("golden_orders", 3), b"B" * 90,
+        queue_key("golden_orders", 3),
+        b"B" * 90,
         b"TAGS\x01beijing\x02KEYS\x01T1 T2\x02UNIQ_KEY\x01" + b"0A" * 16 + b"\x02",
-        7, 0, NOW_MS, bytes(range(8)), 2, 12345,
-    )  # fmt: skip
+        7,
+        0,
+        NOW_MS,
+        bytes(range(8)),
+        2,
+        12345,
+    )
     chunk = build([entry], store_host=STORE_HOSTS[0], record_crc=record_crc)
     stamp(chunk, 0, 1, queue_offsets=[99], physical_offset=4096, store_timestamp=NOW_MS)
     return bytes(chunk.data)
 
 
 def is_taken(buffer: bytes | bytearray) -> bool:
-    """Whether start-up would take these bytes for the record that stood here."""
+    """Whether a start would accept these bytes as the original record."""
     found = walk(buffer, 0, len(buffer))
     whole = found.starts == [0] and found.end == len(buffer)
     return whole and first_unsound(buffer, found.starts, found.end, base=4096) is None
 
 
-def test_every_flipped_bit_is_found_by_the_checksum_of_the_record() -> None:
+def test_record_checksum_detects_every_flipped_bit() -> None:
     record = one_record(record_crc=True)
     assert is_taken(record)
     assert len(record) > 250
@@ -161,19 +171,19 @@ def test_every_flipped_bit_is_found_by_the_checksum_of_the_record() -> None:
     assert passed == []
 
 
-def test_every_pair_of_flips_in_the_checksum_itself_is_found() -> None:
+def test_record_checksum_detects_every_pair_of_flips_in_itself() -> None:
     """Two flips in its name must not turn it into a record that never had a checksum."""
     record = one_record(record_crc=True)
     first = (len(record) - 20) * 8
     for one in range(first, first + 9 * 8):
         for two in range(one + 1, len(record) * 8):
             if is_taken(flip(flip(record, one), two)):
-                # Then the property is gone for a reader too, and the body's checksum stood in.
+                # Then readers do not see the property either, and the checksum of the body applies.
                 raise AssertionError(f"bits {one - first} and {two - first} pass")
 
 
 def fields_of(record: bytes) -> Iterator[tuple[str, int]]:
-    """Every bit of a record with IPv4 hosts, with the field it belongs to."""
+    """Every bit of a record with IPv4 hosts, and its field."""
     view = MessageView(record)
     body_end = HEAD.size + len(view.stored_body)
     topic_end = body_end + 1 + len(view.topic)
@@ -192,36 +202,45 @@ def fields_of(record: bytes) -> Iterator[tuple[str, int]]:
         yield name, bit
 
 
-def test_without_the_checksum_of_the_record_some_flips_pass() -> None:
-    """What RocketMQ's own format protects: lengths, place and body. The rest is why we write a
-    checksum of the whole record unless told otherwise."""
+def test_without_a_record_checksum_some_flips_are_undetected() -> None:
+    """RocketMQ's own format protects lengths, place and body. The rest is why we write a checksum
+    of the whole record unless configured otherwise."""
     record = one_record(record_crc=False)
     passed = {name for name, bit in fields_of(record) if is_taken(flip(record, bit))}
     assert passed == {
-        "queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "born_host",
-        "store_timestamp", "store_host", "reconsume_times", "prepared_offset", "topic",
+        "queue_id",
+        "flag",
+        "queue_offset",
+        "sys_flag",
+        "born_timestamp",
+        "born_host",
+        "store_timestamp",
+        "store_host",
+        "reconsume_times",
+        "prepared_offset",
+        "topic",
         "properties",
-    }  # fmt: skip
+    }
 
 
-def test_every_truncation_is_torn() -> None:
+def test_every_truncated_record_is_torn() -> None:
     for crc in (True, False):
         record = one_record(record_crc=crc)
         for size in range(len(record)):
             found = walk(record, 0, size)
             assert found.starts == []
-            # Of a length whose first bytes are zero nothing is seen before its third byte.
+            # The first two bytes of a length are zero, so it is not noticed before its third byte.
             assert found.stop is (Stop.TORN if any(record[:size]) else Stop.END)
 
 
-def test_every_truncation_in_a_file_of_zeros_is_no_record() -> None:
-    """As a crash leaves it: the length was written, the end of the record was not."""
+def test_every_truncated_record_followed_by_zeros_is_rejected() -> None:
+    """As after a crash: the length was written, the end of the record was not."""
     for record in (one_record(record_crc=True), one_record(record_crc=False), bare_record()):
         _check_truncations(record)
 
 
 def bare_record() -> bytes:
-    """A message without properties: its last bytes are the topic's."""
+    """A message without properties: its last bytes are those of the topic."""
     entry = Entry(queue_key("orders", 0), b"B" * 9)
     chunk = build([entry], store_host=STORE_HOSTS[0], record_crc=False)
     stamp(chunk, 0, 1, queue_offsets=[99], physical_offset=4096, store_timestamp=NOW_MS)

@@ -1,4 +1,4 @@
-"""However many clients and queues: every queue has exactly one owner."""
+"""For any number of clients and queues, every queue has exactly one owner."""
 
 from collections import Counter
 
@@ -13,8 +13,10 @@ ROOMS = ("bj", "hz", "sh")
 
 clients = st.lists(
     st.tuples(st.sampled_from(ROOMS), st.text("ab12@#", min_size=1, max_size=8)).map("-".join),
-    min_size=1, max_size=12, unique=True,
-)  # fmt: skip
+    min_size=1,
+    max_size=12,
+    unique=True,
+)
 queues = st.lists(
     st.builds(
         MessageQueue,
@@ -22,8 +24,9 @@ queues = st.lists(
         broker_name=st.tuples(st.sampled_from(ROOMS), st.sampled_from("abc")).map("@".join),
         queue_id=st.integers(0, 40),
     ),
-    max_size=60, unique=True,
-)  # fmt: skip
+    max_size=60,
+    unique=True,
+)
 strategies = st.one_of(
     st.just(assignment.average),
     st.just(assignment.circle),
@@ -49,7 +52,7 @@ def shares(
 
 
 @given(strategies, queues, clients)
-def test_an_assignment_is_a_partition(
+def test_assignment_gives_every_queue_to_one_client(
     strategy: Strategy, queues: list[MessageQueue], clients: list[str]
 ) -> None:
     owners = Counter(queue for mine in shares(strategy, queues, clients).values() for queue in mine)
@@ -57,7 +60,7 @@ def test_an_assignment_is_a_partition(
 
 
 @given(st.sampled_from([assignment.average, assignment.circle]), queues, clients)
-def test_shares_differ_by_one_at_most(
+def test_assignment_shares_differ_by_one_at_most(
     strategy: Strategy, queues: list[MessageQueue], clients: list[str]
 ) -> None:
     sizes = [len(mine) for mine in shares(strategy, queues, clients).values()]
@@ -65,10 +68,10 @@ def test_shares_differ_by_one_at_most(
 
 
 @given(queues, clients, st.integers(0, 11))
-def test_a_leaving_client_moves_only_its_own_queues(
+def test_assignment_without_a_client_moves_only_its_queues(
     queues: list[MessageQueue], clients: list[str], leaving: int
 ) -> None:
-    """Consistent hashing, unless two nodes share a place, which 32 bits make unlikely."""
+    """Consistent hashing, unless two nodes collide, which is unlikely with 32 bits."""
     strategy = assignment.consistent_hash()
     gone = clients[leaving % len(clients)]
     rest = [client for client in clients if client != gone]

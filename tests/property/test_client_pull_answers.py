@@ -1,4 +1,4 @@
-"""Pull responses of a foreign broker: sound ones with bytes changed, cut out and put in."""
+"""Pull responses of a foreign broker: valid ones with bytes changed, removed and inserted."""
 
 from collections.abc import Callable
 
@@ -28,9 +28,7 @@ INNER = encode_batch([(0, b"a", b"TAGS\x01x\x02"), (1, b"bb", b"")])
 def stored(body: bytes, properties: bytes, sys_flag: int) -> bytes:
     entry = Entry(queue_key("T", 3), body, properties, sys_flag=sys_flag, born_host=HOST)
     chunk = build([entry], store_host=HOST, record_crc=False)
-    stamp(
-        chunk, 0, 1, queue_offsets=range(10, 11), physical_offset=1000, store_timestamp=5
-    )  # fmt: skip
+    stamp(chunk, 0, 1, queue_offsets=range(10, 11), physical_offset=1000, store_timestamp=5)
     return bytes(chunk.data)
 
 
@@ -40,7 +38,7 @@ SEEDS = [PLAIN, WHOLE_BATCH, PLAIN + WHOLE_BATCH]
 
 
 def read(body: bytes, asked: int) -> None:
-    """What every consumer does with a response."""
+    """Read a response as every consumer does."""
     with untrusted(QUEUE, asked):
         records = records_of(body, asked=asked, accepts_tag=lambda tag: tag != b"y")
         assert len(records.starts) == len(records.offsets) == len(records.sizes)
@@ -68,7 +66,7 @@ def mutated(draw: st.DrawFn) -> bytes:
         else:
             data[at : at + draw(st.integers(0, 3))] = new
     if draw(st.booleans()) and len(data) > HEAD.size:
-        # With sizes and checksum in order, so that the inside is looked at.
+        # With valid sizes and checksum, so that the contents are parsed.
         INT32.pack_into(data, 0, len(data))
         size = INT32.unpack_from(data, HEAD.size - 4)[0]
         if 0 <= size <= len(data) - HEAD.size:
@@ -79,7 +77,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=1500, deadline=None)
 @given(mutated() | st.binary(max_size=300), st.integers(0, 20))
-def test_reading_mutated_pull_answers_raises_one_error(body: bytes, asked: int) -> None:
+def test_reading_mutated_pull_responses_raises_one_error_type(body: bytes, asked: int) -> None:
     text = problem_of(lambda: read(body, asked))
     place = (
         f"broker 'foreign' sent an invalid response to a pull from offset {asked} "
@@ -91,22 +89,24 @@ def test_reading_mutated_pull_answers_raises_one_error(body: bytes, asked: int) 
 @pytest.mark.parametrize(
     "base", [b"x", b"9" * 30, b"9" * 5000, b"-1" * 9], ids=["word", "huge", "endless", "negative"]
 )
-def test_reading_a_batch_with_an_invalid_base_raises_one_error(base: bytes) -> None:
+def test_reading_a_batch_with_an_invalid_base_raises_one_error_type(base: bytes) -> None:
     body = stored(INNER, b"INNER_BASE\x01" + base + b"\x02", BATCH)
     with pytest.raises(BadPullAnswer, match=r"broker 'foreign' sent .* a pull from offset 7"):
         read(body, 7)
 
 
-def test_reading_a_batch_with_a_torn_body_raises_one_error() -> None:
+def test_reading_a_batch_with_a_torn_body_raises_one_error_type() -> None:
     with pytest.raises(BadPullAnswer, match="message at byte 30"):
         read(stored(INNER[:-1] + b"..", b"", BATCH), 7)
 
 
-@given(st.dictionaries(
-    st.sampled_from(["nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId"]),
-    st.text(max_size=30),
-))  # fmt: skip
-def test_reading_an_invalid_pull_header_raises_one_error(ext: dict[str, str]) -> None:
+@given(
+    st.dictionaries(
+        st.sampled_from(["nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId"]),
+        st.text(max_size=30),
+    )
+)
+def test_reading_an_invalid_pull_header_raises_one_error_type(ext: dict[str, str]) -> None:
     def read_header() -> None:
         with untrusted(QUEUE, 7):
             read_answer(Header(code=0, opaque=1, flag=1, ext=ext), b"")
@@ -116,6 +116,6 @@ def test_reading_an_invalid_pull_header_raises_one_error(ext: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("kind", [1 << 8, 2 << 8, 3 << 8, 4 << 8])
-def test_reading_a_batch_whose_body_does_not_expand_raises_one_error(kind: int) -> None:
+def test_reading_a_batch_that_does_not_decompress_raises_one_error_type(kind: int) -> None:
     with pytest.raises(BadPullAnswer, match="response to a pull from offset 7"):
         read(stored(INNER, b"", BATCH | flags.COMPRESSED | kind), 7)

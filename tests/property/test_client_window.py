@@ -1,11 +1,11 @@
-"""Against a set: never past something unfinished, and nothing is held back without a reason."""
+"""The window against a set: never past an unfinished message, and never held back needlessly."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tianzhou.client.core.window import Window
 
-# A pull of some offsets, with gaps before them, or the end of one message in work.
+# A pull of some offsets, with gaps before them, or the completion of one message.
 steps = st.lists(
     st.one_of(
         st.lists(st.tuples(st.integers(0, 3), st.integers(1, 500)), max_size=8),
@@ -16,7 +16,7 @@ steps = st.lists(
 
 
 @given(st.integers(0, 1 << 40), steps)
-def test_committable_is_the_smallest_in_work(
+def test_committable_offset_is_the_smallest_unfinished_one(
     first: int, steps: list[list[tuple[int, int]] | int]
 ) -> None:
     window, in_work = Window(first), dict[int, int]()

@@ -1,4 +1,4 @@
-"""What is derived from many records at once equals what the plain loop finds, record by record."""
+"""Deriving many records at once equals deriving them one by one."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ DELAYS_MS = (1000, 5000, 10_000)
 
 
 def by_queue(derived: Derived) -> dict[QueueKey, list[tuple[int, bytes]]]:
-    """Runs in the order of each queue. Queues may come in any order: they do not touch."""
+    """Runs in the order of each queue. The order of queues does not matter."""
     found: dict[QueueKey, list[tuple[int, bytes]]] = {}
     for run in derived.runs:
         found.setdefault(run.queue, []).append((run.first, run.units))
@@ -43,8 +43,10 @@ def same(one: Derived, other: Derived) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(chunks(count_min=NUMPY_FROM), st.integers(0, 1 << 40), st.sampled_from([0, 13]))
-def test_the_fast_way_equals_the_plain_one(chunk: RecordChunk, base: int, ahead: int) -> None:
-    # Store times differ only in a log, which is what `ahead` bytes before the records stand for.
+def test_derive_by_columns_equals_derive_by_record(
+    chunk: RecordChunk, base: int, ahead: int
+) -> None:
+    # Store times differ only within a log, which `ahead` bytes before the records simulate.
     for rank, start in enumerate(chunk.starts):
         if not chunk.data[start + 39] & flags.BORN_HOST_V6:
             put_time(chunk.data, start, NOW_MS + rank)
@@ -58,7 +60,7 @@ def test_the_fast_way_equals_the_plain_one(chunk: RecordChunk, base: int, ahead:
 
 @settings(deadline=None)
 @given(chunks(count_min=1))
-def test_the_fast_way_takes_few_records_too(chunk: RecordChunk) -> None:
+def test_derive_by_columns_accepts_few_records(chunk: RecordChunk) -> None:
     end, base = len(chunk.data), PhysicalOffset(0)
     plain = derive_plainly(chunk.data, chunk.starts, end, base=base, delays_ms=DELAYS_MS)
     same(derive_by_shape(chunk.data, chunk.starts, end, base=base, delays_ms=DELAYS_MS), plain)
@@ -67,13 +69,14 @@ def test_the_fast_way_takes_few_records_too(chunk: RecordChunk) -> None:
 
 @settings(deadline=None)
 @given(chunks(count_min=1), st.data())
-def test_slices_derive_what_the_whole_derives(chunk: RecordChunk, data: st.DataObject) -> None:
-    """Dispatch cuts where it likes: after an append, and at other places when it rebuilds."""
+def test_derive_in_slices_equals_derive_at_once(chunk: RecordChunk, data: st.DataObject) -> None:
+    """Dispatch cuts slices anywhere: after an append, or elsewhere when it rebuilds."""
     middle = data.draw(st.integers(1, len(chunk)))
     base, starts, end = PhysicalOffset(0), chunk.starts, len(chunk.data)
     whole = derive(chunk.data, starts, end, base=base, delays_ms=DELAYS_MS)
-    parts = [derive(chunk.data, starts[:middle], chunk.ends[middle - 1],
-                    base=base, delays_ms=DELAYS_MS)]  # fmt: skip
+    parts = [
+        derive(chunk.data, starts[:middle], chunk.ends[middle - 1], base=base, delays_ms=DELAYS_MS)
+    ]
     if middle < len(starts):
         rest = derive(chunk.data, starts[middle:], end, base=base, delays_ms=DELAYS_MS)
         parts.append(rest)
@@ -91,8 +94,8 @@ def _units(derived: Derived) -> dict[QueueKey, bytes]:
 
 @settings(deadline=None)
 @given(chunks(count_min=1))
-def test_the_plain_way_says_what_a_reader_of_the_message_would(chunk: RecordChunk) -> None:
-    """An oracle of its own: the decoded message, in the words of RocketMQ's documents."""
+def test_derive_by_record_equals_the_decoded_message(chunk: RecordChunk) -> None:
+    """An independent oracle: the decoded message, by RocketMQ's documentation."""
     derived = derive_plainly(
         chunk.data, chunk.starts, len(chunk.data), base=PhysicalOffset(0), delays_ms=DELAYS_MS
     )
@@ -101,8 +104,10 @@ def test_the_plain_way_says_what_a_reader_of_the_message_would(chunk: RecordChun
     for view in decode_all(chunk.data):
         kind = view.sys_flag & flags.TRANSACTION_MASK
         if kind != flags.TRANSACTION_ROLLBACK:
-            names = [b"%b#%b" % (view.topic.encode(), key)
-                     for key in properties.keys_of(view.stored_properties)]  # fmt: skip
+            names = [
+                b"%b#%b" % (view.topic.encode(), key)
+                for key in properties.keys_of(view.stored_properties)
+            ]
             wanted_keys += [(key_hash(n), view.physical_offset, NOW_MS) for n in names]
         if kind not in (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK):
             code = string_hash(view.tags or "")

@@ -1,7 +1,7 @@
 """A slow interpreter of filters, and the test of the fast one against it.
 
-It walks the tree for every message and finds out the types as it goes, from the values themselves.
-It shares no code with the product but the tree and the reading of numbers.
+It walks the tree for every message and determines types from the values. It shares no code with
+the product but the tree and the parsing of numbers.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Lookup = Callable[[str], str | None]
 
 
 class Long(int):
-    """Tells a Java Long from an Integer of the same value."""
+    """Distinguishes a Java Long from an Integer of the same value."""
 
 
 def meaning(node: t.Node, lookup: Lookup) -> Value:
@@ -102,7 +102,7 @@ def found_in(node: t.Find, lookup: Lookup) -> bool:
 
 
 def between(node: t.Between, lookup: Lookup) -> bool | None:
-    """As it is explained: two comparisons, joined."""
+    """By its definition: two comparisons, joined by AND."""
     above = t.Compare(t.Comparison.GREATER_EQUAL, node.operand, node.low)
     below = t.Compare(t.Comparison.LESS_EQUAL, node.operand, node.high)
     if not node.negated:
@@ -133,7 +133,7 @@ def compared(node: t.Compare, lookup: Lookup) -> bool | None:
 
 
 def three_way(left: Value, right: Value, *, equality: bool) -> int:
-    """Below, equal or above zero, as `compareTo`."""
+    """Negative, zero or positive, like `compareTo`."""
     if isinstance(left, str) and isinstance(right, str):
         if equality:
             return 0 if left == right else 1
@@ -173,7 +173,7 @@ def doubles(one: float, other: float) -> int:
 
 
 @given(trees, messages)
-def test_closures_say_what_the_interpreter_says(tree: t.Node, message: dict[str, str]) -> None:
+def test_compiled_filter_equals_the_interpreter(tree: t.Node, message: dict[str, str]) -> None:
     expression = compile_sql(printed(tree))
     try:
         expected = decision(tree, message.get)

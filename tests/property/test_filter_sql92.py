@@ -1,4 +1,4 @@
-"""Filters against everything that anybody could send."""
+"""Filters with arbitrary input."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ almost = st.lists(words, max_size=30).map(" ".join) | st.lists(words, max_size=3
 
 
 @given(trees, messages)
-def test_splitting_changes_nothing(tree: Node, message: dict[str, str]) -> None:
+def test_filter_split_gives_the_same_result(tree: Node, message: dict[str, str]) -> None:
     text = printed(tree)
     more = f"({text}) AND ({' AND '.join(['a IS NULL OR a IS NOT NULL'] * FINDS_MAX)})"
     properties = encode(message)
@@ -33,7 +33,7 @@ def test_splitting_changes_nothing(tree: Node, message: dict[str, str]) -> None:
     trees,
     st.binary() | st.lists(st.sampled_from([b"a", b"b", b"\x01", b"\x02", b"5"])).map(b"".join),
 )
-def test_any_bytes_are_a_message(tree: Node, properties: bytes) -> None:
+def test_filter_accepts_any_property_bytes(tree: Node, properties: bytes) -> None:
     expression = compile_sql(printed(tree))
     said = expression.matches(properties)
     try:
@@ -55,21 +55,23 @@ def complaint(text: str) -> FilterError | None:
 
 
 @given(almost | st.text())
-def test_any_text_is_an_expression_or_an_error(text: str) -> None:
+def test_filter_of_any_text_parses_or_raises_one_error(text: str) -> None:
     error = complaint(text)
     assert error is None or 0 <= error.at <= len(text)
     assert error is None or "expected" in error.reason
 
 
 @given(trees, st.text(max_size=3), st.integers(0, 200))
-def test_damaged_expressions(tree: Node, inserted: str, at: int) -> None:
+def test_filter_of_a_damaged_expression_parses_or_raises_one_error(
+    tree: Node, inserted: str, at: int
+) -> None:
     text = printed(tree)
     error = complaint(text[:at] + inserted + text[at:])
     assert error is None or "expected" in error.reason
 
 
 @given(st.text() | st.text("a|* "))
-def test_any_text_is_a_tag_subscription_or_only_bars(text: str) -> None:
+def test_any_text_is_a_tag_subscription_or_only_separators(text: str) -> None:
     try:
         found = parse_tags(text)
     except FilterError:

@@ -1,4 +1,4 @@
-"""Random trees of filters and their texts, and the proof that every tree has one."""
+"""Random filter trees and their texts, and the proof that every tree has a text."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ orderings = tuple(comparison for comparison in t.Comparison if comparison not in
 
 @st.composite
 def conditions(draw: st.DrawFn, depth: int = 3) -> t.Node:
-    """What the parser lets stand by itself, or beside AND and OR."""
+    """Expressions that the parser accepts alone, or as operands of AND and OR."""
     kind = draw(st.integers(0, 9)) if depth else draw(st.integers(0, 1))
     if kind <= 1:
         return draw((properties, truths)[kind])
@@ -108,7 +108,7 @@ def quoted(text: str) -> str:
 
 
 def printed(node: t.Node) -> str:
-    """The text of a tree, with parentheses around everything that has parts."""
+    """The text of a tree, with parentheses around everything compound."""
     match node:
         case t.Property(name):
             return name
@@ -159,19 +159,19 @@ def count(node: t.Node) -> int:
 
 
 @given(trees)
-def test_every_tree_has_a_text(tree: t.Node) -> None:
+def test_filter_tree_survives_printing_and_parsing(tree: t.Node) -> None:
     assert parse(printed(tree)) == tree
 
 
 @given(trees)
-def test_no_node_without_a_token(tree: t.Node) -> None:
-    """So the number of tokens bounds the visits: the relation that limits.py speaks of."""
+def test_filter_tree_has_no_more_nodes_than_tokens(tree: t.Node) -> None:
+    """So the number of tokens bounds the visits, as limits.py relies on."""
     assert count(tree) <= len(tokens_of(printed(tree))) - 1
     assert TOKENS_MAX <= VISITS_MAX
 
 
 @given(st.integers(1, DEPTH_MAX), trees)
-def test_parentheses_mean_nothing(depth: int, tree: t.Node) -> None:
+def test_filter_parentheses_do_not_change_the_tree(depth: int, tree: t.Node) -> None:
     text = printed(tree)
     if depth + text.count("(") <= DEPTH_MAX:
         assert parse("(" * depth + text + ")" * depth) == tree

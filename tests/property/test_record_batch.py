@@ -16,14 +16,14 @@ def plain(data: bytes) -> list[Plain]:
 
 
 @given(batches)
-def test_there_and_back(batch: list[Plain]) -> None:
+def test_batch_round_trip(batch: list[Plain]) -> None:
     assert plain(encode_batch(batch)) == batch
 
 
 @given(batches)
-def test_every_truncation_is_an_error_or_a_shorter_batch(batch: list[Plain]) -> None:
+def test_truncated_batch_is_an_error_or_a_shorter_batch(batch: list[Plain]) -> None:
     data = encode_batch(batch)
-    # Cut between two messages, a batch is a batch: the format has no count to tell.
+    # Truncated between two messages, a batch is still valid: the format has no count.
     ends = {len(encode_batch(batch[:count])): count for count in range(1, len(batch) + 1)}
     for size in range(len(data)):
         if size in ends:
@@ -34,13 +34,13 @@ def test_every_truncation_is_an_error_or_a_shorter_batch(batch: list[Plain]) -> 
 
 
 @given(batches, st.binary(min_size=1, max_size=21))
-def test_anything_behind_the_last_message_is_an_error(batch: list[Plain], more: bytes) -> None:
+def test_batch_with_trailing_bytes_is_an_error(batch: list[Plain], more: bytes) -> None:
     with pytest.raises(BatchError):
         decode_batch(encode_batch(batch) + more)
 
 
 @given(batches, st.data())
-def test_a_flipped_bit_is_an_error_or_stays_inside_its_field(
+def test_flipped_bit_in_a_batch_is_an_error_or_stays_in_its_field(
     batch: list[Plain], data: st.DataObject
 ) -> None:
     damaged = bytearray(encode_batch(batch))
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_an_error_or_stays_inside_its_field(
 
 
 @given(st.binary())
-def test_any_bytes_decode_or_are_a_batch_error(data: bytes) -> None:
+def test_batch_of_any_bytes_decodes_or_raises_batch_error(data: bytes) -> None:
     try:
         decoded = plain(data)
     except BatchError:

@@ -22,21 +22,23 @@ bodies = st.one_of(
 
 
 @given(bodies, kinds)
-def test_there_and_back(body: bytes, sys_flag: int) -> None:
+def test_compression_round_trip(body: bytes, sys_flag: int) -> None:
     stored = compress(body, sys_flag)
     assert decompress(stored, sys_flag) == body
     assert decompress(stored, sys_flag, limit=max(len(body), 1)) == body
 
 
 @given(bodies.filter(lambda body: len(body) > 1), compressed, st.data())
-def test_nothing_grows_beyond_the_limit(body: bytes, sys_flag: int, data: st.DataObject) -> None:
+def test_decompression_stops_at_the_limit(body: bytes, sys_flag: int, data: st.DataObject) -> None:
     limit = data.draw(st.integers(1, len(body) - 1))
     with pytest.raises(DecompressionError):
         decompress(compress(body, sys_flag), sys_flag, limit=limit)
 
 
 @given(bodies.filter(len), compressed, st.data())
-def test_a_part_is_an_error(body: bytes, sys_flag: int, data: st.DataObject) -> None:
+def test_decompression_of_a_partial_body_is_an_error(
+    body: bytes, sys_flag: int, data: st.DataObject
+) -> None:
     stored = compress(body, sys_flag)
     size = data.draw(st.integers(0, len(stored) - 1))
     with pytest.raises(DecompressionError):
@@ -47,7 +49,7 @@ MAGICS = [b"", b"\x78\x9c", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd"]
 
 
 @given(st.sampled_from(MAGICS), st.binary(), st.integers(0, 0x7FF))
-def test_any_bytes_expand_or_are_a_decompression_error(
+def test_decompression_of_any_bytes_succeeds_or_raises_one_error(
     magic: bytes, rest: bytes, sys_flag: int
 ) -> None:
     try:
@@ -59,7 +61,7 @@ def test_any_bytes_expand_or_are_a_decompression_error(
 
 
 @given(bodies, compressed, st.data())
-def test_flipped_bits_never_raise_anything_else(
+def test_decompression_of_flipped_bits_raises_one_error_type(
     body: bytes, sys_flag: int, data: st.DataObject
 ) -> None:
     damaged = bytearray(compress(body, sys_flag))

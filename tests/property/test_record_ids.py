@@ -24,14 +24,14 @@ digits = st.text("0123456789abcdefABCDEF \u0663g", min_size=30, max_size=58)
 
 
 @given(addresses.map(str), ports)
-def test_hosts_there_and_back(address: str, port: int) -> None:
+def test_host_round_trip(address: str, port: int) -> None:
     data = encode_host((address, port))
     assert encode_host(decode_host(data)) == data
     assert len(data) in (8, 20)
 
 
 @given(st.binary(max_size=24))
-def test_any_bytes_are_a_host_or_a_usage_error(data: bytes) -> None:
+def test_host_of_any_bytes_decodes_or_raises_usage_error(data: bytes) -> None:
     try:
         decode_host(data)
     except UsageError:
@@ -41,7 +41,7 @@ def test_any_bytes_are_a_host_or_a_usage_error(data: bytes) -> None:
 
 
 @given(addresses.map(str), ports, offsets)
-def test_offset_ids_there_and_back(address: str, port: int, offset: PhysicalOffset) -> None:
+def test_offset_id_round_trip(address: str, port: int, offset: PhysicalOffset) -> None:
     text = offset_id(encode_host((address, port)), offset)
     assert text == text.upper()
     found = decode_offset_id(text)
@@ -49,7 +49,7 @@ def test_offset_ids_there_and_back(address: str, port: int, offset: PhysicalOffs
 
 
 @given(st.one_of(st.text(), digits, st.binary(min_size=16, max_size=28).map(bytes.hex)))
-def test_any_text_is_an_id_or_a_usage_error(text: str) -> None:
+def test_offset_id_of_any_text_decodes_or_raises_usage_error(text: str) -> None:
     parts_of_unique_id(text)
     with suppress(UsageError):
         decode_offset_id(text)
@@ -62,7 +62,7 @@ def test_any_text_is_an_id_or_a_usage_error(text: str) -> None:
     zones,
     st.lists(times, min_size=1, max_size=5),
 )
-def test_unique_ids(
+def test_unique_ids_are_distinct_and_decodable(
     address: bytes, pid: int, loader_hash: int, zone: timezone, now_ms: list[int]
 ) -> None:
     made = UniqueIds(address=address, pid=pid, loader_hash=loader_hash, zone=zone)

@@ -18,7 +18,7 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """Whole records with any contents whatever."""
+    """Whole records with arbitrary contents."""
     sys_flag, body = draw(int32), draw(st.binary(max_size=40))
     magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V2]))
     topic, rest = draw(st.binary(max_size=127)), draw(st.binary(max_size=60))
@@ -33,7 +33,7 @@ def records(draw: st.DrawFn) -> bytes:
 
 
 def read_everything(view: MessageView) -> None:
-    """Every property, found by its kind so that a new one is covered too."""
+    """Read every property of the view, found by reflection so that new ones are covered too."""
     for name, value in vars(MessageView).items():
         if isinstance(value, property):
             try:
@@ -44,7 +44,7 @@ def read_everything(view: MessageView) -> None:
 
 
 @given(st.lists(records(), max_size=3))
-def test_whatever_a_record_holds_can_be_read(run: list[bytes]) -> None:
+def test_record_with_any_contents_can_be_read(run: list[bytes]) -> None:
     views = list(decode_all(b"".join(run)))
     assert [view.total_size for view in views] == [len(data) for data in run]
     for view in views:
@@ -53,7 +53,7 @@ def test_whatever_a_record_holds_can_be_read(run: list[bytes]) -> None:
 
 
 @given(records())
-def test_every_truncation_is_damage(data: bytes) -> None:
+def test_truncated_record_is_damage(data: bytes) -> None:
     for size in range(len(data)):
         try:
             MessageView(data[:size])
@@ -63,7 +63,7 @@ def test_every_truncation_is_damage(data: bytes) -> None:
 
 
 @given(records(), st.data())
-def test_flipped_bits_are_damage_or_readable(data: bytes, draw: st.DataObject) -> None:
+def test_record_with_flipped_bits_is_damage_or_readable(data: bytes, draw: st.DataObject) -> None:
     damaged = bytearray(data)
     for bit in draw.draw(st.lists(st.integers(0, len(data) * 8 - 1), min_size=1, max_size=3)):
         damaged[bit // 8] ^= 1 << bit % 8
@@ -74,7 +74,7 @@ def test_flipped_bits_are_damage_or_readable(data: bytes, draw: st.DataObject) -
 
 
 @given(st.binary(max_size=200), st.integers(-10, 210))
-def test_any_bytes_are_readable_or_damage(data: bytes, start: int) -> None:
+def test_record_of_any_bytes_is_damage_or_readable(data: bytes, start: int) -> None:
     with suppress(RecordDamaged):
         read_everything(MessageView(data, start))
 
@@ -84,9 +84,7 @@ def test_any_bytes_are_readable_or_damage(data: bytes, start: int) -> None:
     keys=st.text() | st.lists(st.text(), max_size=3),
     extra=st.dictionaries(st.text(), st.text(), max_size=3),
 )
-def test_a_message_that_can_be_made_can_be_read_back(
-    tags: str | None, keys: str | list[str], extra: dict[str, str]
-) -> None:
+def test_message_round_trip(tags: str | None, keys: str | list[str], extra: dict[str, str]) -> None:
     try:
         message = Message("orders", b"body", tags=tags, keys=keys, properties=extra)
     except UsageError:

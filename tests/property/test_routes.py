@@ -1,4 +1,4 @@
-"""The route table against a plain model, in any order of operations."""
+"""The route table against a reference model, in any order of operations."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule

@@ -1,4 +1,4 @@
-"""Columns of any chunk of records are what reading one record at a time gives."""
+"""Columns of any chunk of records equal the records read one by one."""
 
 from typing import Any
 
@@ -11,19 +11,33 @@ from tianzhou.record import compression, flags
 from tianzhou.record.chunk import Entry, build, stamp
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.spark.arrow import pa
-from tianzhou.spark.columns import Chunk, to_batch
-from tianzhou.spark.entries import Entries
+from tianzhou.spark.columns import Chunk, Entries, to_batch
 from tianzhou.spark.schema import STORE, arrow_schema, table_schema
 
 SCHEMA = arrow_schema(STORE, table_schema(STORE, []))
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
 STORE_HOST_V6 = bytes(range(16)) + bytes([0, 0, 42, 159])
 
-# Separators, names with a meaning, text, and bytes that are no text.
+# Separators, reserved names, text, and bytes that are not valid text.
 PIECES = st.sampled_from(
-    [b"\x01", b"\x02", b"TAGS", b"KEYS", b"UNIQ_KEY", b"a", b"b c", b" ", b"\xff", "天".encode(),
-     b"__CRC32#", b"__transactionId__", b"TAGS\x01north\x02", b"KEYS\x01k1 k2\x02", b""]
-)  # fmt: skip
+    [
+        b"\x01",
+        b"\x02",
+        b"TAGS",
+        b"KEYS",
+        b"UNIQ_KEY",
+        b"a",
+        b"b c",
+        b" ",
+        b"\xff",
+        "天".encode(),
+        b"__CRC32#",
+        b"__transactionId__",
+        b"TAGS\x01north\x02",
+        b"KEYS\x01k1 k2\x02",
+        b"",
+    ]
+)
 PROPERTIES = st.lists(PIECES, max_size=12).map(b"".join)
 
 
@@ -83,12 +97,16 @@ def found(chunk: Chunk) -> list[dict[str, Any]]:
 
 
 @given(st.lists(entries(), min_size=1, max_size=12), st.booleans(), st.booleans())
-def test_columns_say_what_records_say(messages: list[Entry], v6: bool, crc: bool) -> None:
+def test_columns_equal_single_records(messages: list[Entry], v6: bool, crc: bool) -> None:
     made = build(messages, store_host=STORE_HOST_V6 if v6 else STORE_HOST, record_crc=crc)
     stamp(
-        made, 0, len(made), queue_offsets=range(100, 100 + len(made)), physical_offset=4096,
+        made,
+        0,
+        len(made),
+        queue_offsets=range(100, 100 + len(made)),
+        physical_offset=4096,
         store_timestamp=1_700_000_000_123,
-    )  # fmt: skip
+    )
     chunk = Chunk(made.data, made.starts, len(made.data))
     wanted = [expected(view) for view in decode_all(bytes(made.data))]
     assert found(chunk) == wanted
@@ -98,7 +116,7 @@ def test_columns_say_what_records_say(messages: list[Entry], v6: bool, crc: bool
 
 @given(st.lists(PROPERTIES, max_size=20))
 @example([b"a\x01b", b"\x02c\x01d", b"", b"\x01\x02\x01", b"x\x01\x01y"])
-def test_entries_are_those_of_the_plain_reader(strings: list[bytes]) -> None:
+def test_column_entries_equal_those_of_the_reference_reader(strings: list[bytes]) -> None:
     from tianzhou.record import properties
 
     made = Entries(pa.array(strings, pa.binary()))

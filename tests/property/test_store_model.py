@@ -1,4 +1,4 @@
-"""The store against a plain model: whatever is done in whatever order, they agree."""
+"""The store against a reference model: they agree after any operations in any order."""
 
 import os
 import shutil
@@ -22,7 +22,6 @@ from store_model import (
     TAGS,
     TOPICS,
     Model,
-    RoomyFiles,
     Sent,
     Shape,
     entry_of,
@@ -30,6 +29,7 @@ from store_model import (
     tags_codes,
 )
 
+from crash.calm_files import CalmFiles
 from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.record.chunk import build
 from tianzhou.record.message import MessageView, decode_all
@@ -47,14 +47,6 @@ shapes = st.builds(
     st.sampled_from([0, 7, 300, 2500]),
 )
 queues = st.sampled_from(QUEUES)
-
-
-def abandon(store: MessageStore) -> None:
-    """Leave the store as a killed process does: what it kept in memory is gone, what it gave to
-    the system is in the page cache. Closing handles writes nothing."""
-    for part in (store.log, store.queues, store.index, store._checkpoint, *store._locks):
-        if part is not None:
-            part.close()
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -82,7 +74,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self._open()
 
     def _open(self, *, rebuild: bool = False) -> MessageStore:
-        return MessageStore(RoomyFiles(), self.directory, self.config, self.clock, rebuild=rebuild)
+        return MessageStore(CalmFiles(), self.directory, self.config, self.clock, rebuild=rebuild)
 
     def teardown(self) -> None:
         try:
@@ -100,7 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(drawn=st.lists(shapes, min_size=1, max_size=6), times=st.integers(8, 20))
     def append_many(self, drawn: list[Shape], times: int) -> None:
-        """Enough for the fast ways, which begin at 48 records."""
+        """Enough for the fast algorithms, which are used from 48 records on."""
         self._append([shape._replace(padding=shape.padding % 40) for shape in drawn] * times)
 
     def _append(self, drawn: list[Shape]) -> None:
@@ -116,16 +108,24 @@ class StoreMachine(RuleBasedStateMachine):
             counts[entry.queue] = queue_offset + 1
             size = chunk.ends[rank] - chunk.starts[rank]
             sent.append(
-                Sent(entry.queue, queue_offset, offsets[rank], size, self.clock.now_ms(),
-                     bytes(entry.body), TAGS[shape.tag], KEYS[shape.key])
-            )  # fmt: skip
+                Sent(
+                    entry.queue,
+                    queue_offset,
+                    offsets[rank],
+                    size,
+                    self.clock.now_ms(),
+                    bytes(entry.body),
+                    TAGS[shape.tag],
+                    KEYS[shape.key],
+                )
+            )
         assert list(placed.queue_offsets) == [s.queue_offset for s in sent]
         self._check_places(sent)
         self.model.append(sent)
         assert placed.end == self.model.end
 
     def _check_places(self, sent: list[Sent]) -> None:
-        """One after the other; a record that does not fit its file begins the next one."""
+        """Records are adjacent; one that does not fit its file starts the next file."""
         at = self.model.end
         for message in sent:
             if at % FILE_BYTES + message.size + 8 > FILE_BYTES:
@@ -161,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(minutes=st.sampled_from([0, 30, 90]))
     def clean(self, minutes: int) -> None:
         self.clock.advance(ms=minutes * 60_000)
-        # What was not dispatched stays; what was not flushed is, before its file goes.
+        # Undispatched records are kept; unflushed ones are flushed before their file is deleted.
         dispatched = self.store.watermarks.dispatched
         self.store.clean(by_hand=True)
         self.model.expire(self.clock.now_ms(), dispatched)
@@ -174,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.show(self.store.watermarks.dispatched)
         self.model.delete_topic(topic)
 
-    # Ending and beginning again
+    # Stopping and restarting
 
     @rule()
     def restart(self) -> None:
@@ -187,7 +187,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def die_and_restart(self) -> None:
-        abandon(self.store)
+        self.store.abandon()
         self.model.show(self.model.end)
         self.store = self._open()
         assert not self.store.was_clean
@@ -199,17 +199,19 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.close()
             self.model.show(self.model.end)
         else:
-            abandon(self.store)
+            self.store.abandon()
         self.store = self._open(rebuild=True)
         self.model.rebuild()
 
     # Reading
 
     @rule(
-        key=queues, part=st.floats(0, 1), count=st.integers(1, 70),
+        key=queues,
+        part=st.floats(0, 1),
+        count=st.integers(1, 70),
         size=st.sampled_from([1, 1500, 1 << 20]),
         tags=st.one_of(st.none(), st.sets(st.sampled_from(TAGS), min_size=1)),
-    )  # fmt: skip
+    )
     def read(
         self, key: QueueKey, part: float, count: int, size: int, tags: set[str] | None
     ) -> None:
@@ -243,20 +245,20 @@ class StoreMachine(RuleBasedStateMachine):
         assert self._find(topic, key) == wanted[::-1]
 
     def _find(self, topic: str, key: str) -> list[int]:
-        """Places of messages that really have this key: hashes collide."""
+        """Places of messages that really have this key, because hashes collide."""
         assert self.store.index is not None
         found: list[int] = []
         for offset in self.store.index.find(
             topic, key, begin_ms=0, end_ms=1 << 61, count_max=1 << 30
         ):
             segment = self.store.log.segment_at(offset)
-            if segment is not None:  # the index may still speak of a file that expired
+            if segment is not None:  # the index may still refer to an expired file
                 view = MessageView(segment.read(offset - segment.start, segment.file.size()))
                 if view.topic == topic and key in (*view.keys, view.unique_id):
                     found.append(offset)
         return found
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def marks_are_in_order(self) -> None:

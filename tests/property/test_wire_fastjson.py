@@ -1,4 +1,4 @@
-"""fastjson: what a writer of its habits emits is read as the same value; noise never crashes."""
+"""fastjson: its dialect is read as the same value, and arbitrary input never crashes."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ values: st.SearchStrategy[Json] = st.recursive(
 
 
 def sloppy(value: Json, spaces: st.DataObject, *, in_key: bool = False) -> tuple[str, Json]:
-    """Writes a value with bare and object keys and spaces here and there; also what it means."""
+    """Writes a value with unquoted and object keys and extra spaces; also returns its meaning."""
     gap = spaces.draw(st.sampled_from(["", "", " ", "\n\t"]))
     if isinstance(value, list):
         parts = [sloppy(item, spaces, in_key=in_key) for item in value]
@@ -50,14 +50,14 @@ def sloppy_key(key: str, spaces: st.DataObject, *, in_key: bool) -> tuple[str, s
 
 
 @given(values, st.data())
-def test_sloppy_text_means_what_it_should(value: Json, data: st.DataObject) -> None:
+def test_fastjson_dialect_is_read_as_the_same_value(value: Json, data: st.DataObject) -> None:
     written, meant = sloppy(value, data)
     assert parse(written.encode()) == meant
     assert json.loads(to_standard(written.encode())) == meant
 
 
 @given(values)
-def test_standard_json_is_left_as_it_is(value: Json) -> None:
+def test_standard_json_is_left_unchanged(value: Json) -> None:
     compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     assert to_standard(compact) == compact
 
@@ -79,7 +79,7 @@ fragments = st.lists(
 
 
 @given(fragments | st.binary(max_size=60), st.sampled_from(DECODERS))
-def test_noise_raises_the_body_exception_or_is_a_body(noise: bytes, decode: object) -> None:
+def test_fastjson_of_any_bytes_parses_or_raises_one_error(noise: bytes, decode: object) -> None:
     assert callable(decode)
     with contextlib.suppress(BodyError):
         decode(noise)

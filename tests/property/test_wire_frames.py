@@ -1,4 +1,4 @@
-"""Any chunking gives the same frames; every truncation waits; every flipped bit is noticed."""
+"""Any chunking gives the same frames; truncated frames wait; every flipped bit is handled."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ frames = st.lists(
 
 
 def reference(data: bytes) -> list[Frame]:
-    """The plain way: one frame after the other, by the table in docs/formats/frame.md."""
+    """The reference: one frame after the other, by the table in docs/formats/frame.md."""
     found: list[Frame] = []
     at = 0
     while len(data) - at >= 4:
@@ -35,7 +35,7 @@ def reference(data: bytes) -> list[Frame]:
 
 
 def run(buffer: FrameBuffer, data: bytes, pieces: list[int]) -> list[Frame]:
-    """Feeds `data` in pieces of the given sizes, round and round."""
+    """Feed `data` in pieces of the given sizes, cyclically."""
     found: list[Frame] = []
     sizes = itertools.cycle(pieces)
     at = 0
@@ -60,7 +60,7 @@ def encode(sent: list[Frame]) -> bytes:
 
 @given(frames, st.lists(st.integers(1, 300), min_size=1, max_size=5), st.integers(8, 128))
 @example([(0, b"{}", b"x" * 200)] * 3, [1], 8)
-def test_any_chunking_gives_the_same_frames(
+def test_frame_buffer_with_any_chunking_gives_the_same_frames(
     sent: list[Frame], pieces: list[int], capacity: int
 ) -> None:
     data = encode(sent)
@@ -71,7 +71,7 @@ def test_any_chunking_gives_the_same_frames(
 
 
 @given(frames.filter(bool), st.data())
-def test_a_truncated_stream_gives_the_whole_frames_and_waits(
+def test_frame_buffer_of_a_truncated_stream_gives_whole_frames_and_waits(
     sent: list[Frame], data: st.DataObject
 ) -> None:
     stream = encode(sent)
@@ -89,16 +89,16 @@ HEADERS = [
 ]
 
 
-def test_every_truncation_of_a_frame_is_not_yet() -> None:
+def test_frame_buffer_waits_for_every_truncated_frame() -> None:
     for header in HEADERS:
         stream = encode_command(header, b"body")
         for cut in range(len(stream)):
             assert run(FrameBuffer(), stream[:cut], [1000]) == []
 
 
-def test_every_flipped_bit_is_noticed_or_harmless() -> None:
-    """Harmless: still a frame or an unfinished one, and still a header. Never another exception,
-    and never more memory than the bytes that came."""
+def test_frame_buffer_rejects_a_flipped_bit_or_it_is_harmless() -> None:
+    """Harmless: still a frame or an incomplete one, and still a header. Never another exception,
+    and never more memory than the bytes received."""
     for header in HEADERS:
         stream = encode_command(header, b"body")
         for bit in range(len(stream) * 8):
@@ -119,7 +119,9 @@ def test_every_flipped_bit_is_noticed_or_harmless() -> None:
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 100), min_size=1, max_size=4))
-def test_noise_is_frames_or_one_exception(noise: bytes, pieces: list[int]) -> None:
+def test_frame_buffer_of_any_bytes_gives_frames_or_one_error(
+    noise: bytes, pieces: list[int]
+) -> None:
     buffer = FrameBuffer(32)
     with contextlib.suppress(FrameError):
         for _, header, _ in run(buffer, noise, pieces):

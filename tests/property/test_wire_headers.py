@@ -24,11 +24,11 @@ from tianzhou.wire.headers_json import HeaderReader, decode_json, encode_json
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)
-# Half a surrogate pair has no UTF-8 form.
+# Half of a surrogate pair has no UTF-8 form.
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 ext = st.dictionaries(text, text, max_size=6)
 forms = st.sampled_from(SerialiseType)
-# These numbers stand for the pop requests in the binary form.
+# The binary form uses these numbers for POP requests.
 WRAPPED = {((code + 2**15) & 0xFFFF) - 2**15 for code in RequestCode if code > 32767}
 
 
@@ -53,23 +53,21 @@ def headers(draw: st.DrawFn) -> Header:
 
 
 @given(headers())
-def test_a_header_comes_back_as_it_was(header: Header) -> None:
+def test_header_round_trip(header: Header) -> None:
     data = encode_header(header)
     assert decode_header(data, header.serialise_type) == header
     assert decode_header(memoryview(bytearray(data)), header.serialise_type) == header
 
 
 @given(headers())
-def test_the_json_form_is_standard_and_sorted(header: Header) -> None:
+def test_json_header_is_standard_and_sorted(header: Header) -> None:
     plain = json.loads(encode_json(header))
     assert list(plain) == sorted(plain)
     assert plain["extFields"] == header.ext
 
 
 @given(headers(), st.data())
-def test_a_truncated_header_raises_the_protocol_exception(
-    header: Header, data: st.DataObject
-) -> None:
+def test_truncated_header_raises_one_error_type(header: Header, data: st.DataObject) -> None:
     whole = encode_header(header)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(RemoteProtocolError):
@@ -77,7 +75,7 @@ def test_a_truncated_header_raises_the_protocol_exception(
 
 
 @given(headers(), st.data())
-def test_a_damaged_header_raises_the_protocol_exception_or_is_one(
+def test_damaged_header_decodes_or_raises_one_error_type(
     header: Header, data: st.DataObject
 ) -> None:
     damaged = bytearray(encode_header(header))
@@ -87,12 +85,12 @@ def test_a_damaged_header_raises_the_protocol_exception_or_is_one(
     with contextlib.suppress(RemoteProtocolError):
         decoded = decode_header(damaged, header.serialise_type)
         assert all(type(value) is str for value in decoded.ext.values())
-        # What was understood can be said again, in the same words.
+        # A decoded header can be encoded again, to the same bytes.
         assert decode_header(encode_header(decoded), header.serialise_type) == decoded
 
 
 @given(st.binary(max_size=200), forms)
-def test_noise_raises_the_protocol_exception_or_is_a_header(
+def test_header_of_any_bytes_decodes_or_raises_one_error_type(
     noise: bytes, form: SerialiseType
 ) -> None:
     with contextlib.suppress(RemoteProtocolError):
@@ -114,7 +112,7 @@ json_values = st.recursive(
         json_values | st.dictionaries(st.text(max_size=5), json_values, max_size=4) | int32,
     )
 )
-def test_any_json_raises_the_protocol_exception_or_is_a_header(value: dict[str, object]) -> None:
+def test_header_of_any_json_decodes_or_raises_one_error_type(value: dict[str, object]) -> None:
     with contextlib.suppress(RemoteProtocolError):
         header = decode_json(json.dumps(value).encode())
         assert all(type(item) is str for item in header.ext.values())
@@ -126,7 +124,7 @@ ALL_CLASSES = sorted(
 
 
 @given(st.sampled_from(ALL_CLASSES), st.data())
-def test_typed_fields_come_back_as_they_were(kind: type[ExtFields], data: st.DataObject) -> None:
+def test_typed_fields_round_trip(kind: type[ExtFields], data: st.DataObject) -> None:
     values = {
         field.encode_name: data.draw(text | st.integers(-(2**63), 2**63 - 1).map(str))
         for field in msgspec.structs.fields(kind)
@@ -138,7 +136,7 @@ def test_typed_fields_come_back_as_they_were(kind: type[ExtFields], data: st.Dat
 
 
 @given(st.dictionaries(st.sampled_from("abcdefghijklmn"), text | st.integers(0, 9).map(str)))
-def test_the_typed_reader_agrees_with_the_slow_way(values: dict[str, str]) -> None:
+def test_typed_reader_equals_the_reference(values: dict[str, str]) -> None:
     header = Header(code=310, opaque=1, ext={**dict.fromkeys("abcdefgh", "1"), **values})
     data = encode_json(header)
     reader = HeaderReader(SendMessageV2Request)

@@ -1,4 +1,4 @@
-"""The bugs we plant in Raft. Somebody has shipped most of them; see the names in brackets."""
+"""Bugs planted in Raft. Most of them were shipped by a real project, named in brackets."""
 
 from typing import Final
 
@@ -14,34 +14,52 @@ _PROGRESS: Final = "tianzhou.raft.progress:Progress."
 
 
 def _bug(name: str, *edits: tuple[str, str, str], seed: int = 0) -> Bug:
-    """Caught by the simulation, beginning at this seed."""
+    """A bug that the simulation catches, starting with this seed."""
     return Bug(name, "simulation", seed, tuple(Edit(*edit) for edit in edits))
 
 
 def _directed(name: str, scenario: str, *edits: tuple[str, str, str]) -> Bug:
-    """Too rare for seeds: caught by this scenario."""
+    """A bug too rare for seeds, which this scenario catches."""
     return Bug(name, scenario, 0, tuple(Edit(*edit) for edit in edits))
 
 
 COMMIT: Final = (
-    _bug("entries of old terms committed by counting [figure 8, dledger 4]",
-         (_LEADER + "commit", " or core.log.terms.at(index) != core.term", "")),
-    _bug("commit not capped by what the follower has [dledger 316]",
-         (_FOLLOWER + "on_append", "min(message.commit, end)", "min(message.commit, log.last)"),
-         seed=1),
-    _bug("heartbeats commit without comparing logs",
-         (_FOLLOWER + "on_append", "if not log.matches(", "if message.entries and not log.matches("
-          )),
-    _bug("what was sent counts as stored",
-         (_LEADER + "_match", "0 if peer.doubt else peer.match", "peer.next - 1")),
-    _bug("a leader counts what its own disk does not have",
-         (_LEADER + "_match", "return core.log.stable", "return core.log.last")),
-    _bug("half of the voters are a majority",
-         ("tianzhou.raft.quorum:_middle", "(len(numbers) - 1) // 2", "len(numbers) // 2"), seed=4),
-    _bug("learners count",
-         ("tianzhou.raft.quorum:agreed", "_middle(members.voters, reached)",
-          "_middle(members.voters | members.learners, reached)"), seed=4),
-)  # fmt: skip
+    _bug(
+        "entries of old terms committed by counting [figure 8, dledger 4]",
+        (_LEADER + "commit", " or core.log.terms.at(index) != core.term", ""),
+    ),
+    _bug(
+        "commit not capped by what the follower has [dledger 316]",
+        (_FOLLOWER + "on_append", "min(message.commit, end)", "min(message.commit, log.last)"),
+        seed=1,
+    ),
+    _bug(
+        "heartbeats commit without comparing logs",
+        (_FOLLOWER + "on_append", "if not log.matches(", "if message.entries and not log.matches("),
+    ),
+    _bug(
+        "what was sent counts as stored",
+        (_LEADER + "_match", "0 if peer.doubt else peer.match", "peer.next - 1"),
+    ),
+    _bug(
+        "a leader counts what its own disk does not have",
+        (_LEADER + "_match", "return core.log.stable", "return core.log.last"),
+    ),
+    _bug(
+        "half of the voters are a majority",
+        ("tianzhou.raft.quorum:_middle", "(len(numbers) - 1) // 2", "len(numbers) // 2"),
+        seed=4,
+    ),
+    _bug(
+        "learners count",
+        (
+            "tianzhou.raft.quorum:agreed",
+            "_middle(members.voters, reached)",
+            "_middle(members.voters | members.learners, reached)",
+        ),
+        seed=4,
+    ),
+)
 
 DURABILITY: Final = (
     _bug("vote not persisted",
@@ -100,7 +118,7 @@ LOGS: Final = (
          (_LEADER + "_back_off",
           "core.log.terms.last_at_most(reply.hint_index, reply.hint_term)", "reply.hint_index"),
          seed=1),
-    _directed("begins anew without discarding", "far_behind_and_wrong",
+    _directed("restarts the log without discarding", "far_behind_and_wrong",
          (_FOLLOWER + "on_install", "if log.terms.at(start.index) == start.term:",
           "if start.index <= log.last:")),
     _directed("logs that part in what has expired are never brought together",
@@ -149,18 +167,33 @@ DOUBT: Final = (
 )  # fmt: skip
 
 READS_AND_BOUNDS: Final = (
-    _bug("reads without asking the others [etcd 20418]",
-         (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"), seed=18),
-    _bug("reads before a commit in the own term",
-         (_NODE + "read", "if not leader.has_committed_in_term(self._core):", "if False:"),
-         seed=36),
-    _bug("messages without end to one that is silent",
-         (_PROGRESS + "may_send", "len(self._inflight) < inflight_max", "True")),
-    _bug("takes more than it can hold",
-         (_NODE + "may_propose", "waiting + size > core.config.uncommitted_bytes_max", "False"),
-         seed=5),
-)  # fmt: skip
+    _bug(
+        "reads without asking the others [etcd 20418]",
+        (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"),
+        seed=18,
+    ),
+    _bug(
+        "reads before a commit in the own term",
+        (_NODE + "read", "if not leader.has_committed_in_term(self._core):", "if False:"),
+        seed=36,
+    ),
+    _bug(
+        "messages without end to one that is silent",
+        (_PROGRESS + "may_send", "len(self._inflight) < inflight_max", "True"),
+    ),
+    _bug(
+        "takes more than it can hold",
+        (_NODE + "may_propose", "waiting + size > core.config.uncommitted_bytes_max", "False"),
+        seed=5,
+    ),
+)
 
 BUGS: Final = (
-    *COMMIT, *DURABILITY, *ELECTIONS, *LOGS, *MEMBERS, *DOUBT, *READS_AND_BOUNDS,
-)  # fmt: skip
+    *COMMIT,
+    *DURABILITY,
+    *ELECTIONS,
+    *LOGS,
+    *MEMBERS,
+    *DOUBT,
+    *READS_AND_BOUNDS,
+)

@@ -1,30 +1,30 @@
 """Scenarios as text: commands and what they print.
 
-    # A comment says which rule this is about.
+    # A comment states the rule that the scenario covers.
     group n0 n1 n2
     ----
     ok
 
 A block is one or more commands, a line `----`, and the expected output. Nothing happens by itself:
-messages wait until they are delivered or dropped, and disks until they are told to sync.
+messages wait until they are delivered or dropped, and disks until a `sync`.
 
-    group ID... [learners=ID,..] [absent=ID,..]   members; absent ones exist, but are no members
-    tick ID [COUNT]          time passes for one
-    forget-leader ID...      so much time has passed that these stand at their next tick
-    elect ID                 forget-leader for all, then a tick for ID, and all that follows happens
+    group ID... [learners=ID,..] [absent=ID,..]   members; absent ones run but are not members
+    tick ID [COUNT]          time passes for one node
+    forget-leader ID...      these start an election at their next tick
+    elect ID                 forget-leader for all, then a tick for ID, and everything settles
     propose ID TEXT...       clients send chunks
     read ID NAME             a client reads
     change ID voters=.. [learners=..]     hand-over ID to=ID     trim ID to=INDEX
-    deliver [FROM->TO]       deliver what waits (all that is waiting now, or of one link)
-    drop [FROM->TO]          lose it
-    repeat FROM->TO          keep a copy of what waits there, for `repeated` to deliver
-    sync ID...               what was written is durable
+    deliver [FROM->TO]       deliver waiting messages (all, or those of one link)
+    drop [FROM->TO]          lose them
+    repeat FROM->TO          keep a copy of the waiting messages for `repeated`
+    sync ID...               written bytes become durable
     settle                   sync and deliver until nothing is left to do
-    crash ID [keep]          the process dies; what was not synced is lost, or kept
+    crash ID [keep]          the process dies; unsynced bytes are lost, or kept
     restart ID               wipe ID     damage ID at=INDEX
-    cut ID...  heal          these and the others don't hear each other
+    cut ID...  heal          these and the others cannot reach each other
     log [ID...]              state and log of each
-    peers ID                 what a leader knows of the others
+    peers ID                 what a leader knows about the others
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ CONFIG = RaftConfig(
 
 
 class NoChance:
-    """Dice that always show the least, so that scenarios are written by hand."""
+    """Randomness that always returns the minimum, so that scenarios are deterministic."""
 
     def randrange(self, start: int, stop: int) -> int:
         assert start < stop
@@ -64,7 +64,7 @@ class NoChance:
 
 
 class Group:
-    """The members of a scenario, and what is on its way between them."""
+    """The members of a scenario, and the messages between them."""
 
     def __init__(self) -> None:
         self.disks: dict[NodeId, RaftDisk] = {}
@@ -87,25 +87,25 @@ class Group:
         self.commits[name] = node.core.log.commit
 
     def forget_leader(self, names: list[NodeId]) -> None:
-        """These have heard of nobody for so long that they stand at their next tick."""
+        """Let the election timeout of these nodes pass: they campaign at their next tick."""
         for name in names:
             core = self.nodes[name].core
             if core.role is not Role.LEADER:
                 core.idle, core.leader = CONFIG.election_ticks - 1, ""
 
     def drain(self, name: NodeId) -> None:
-        """Write, send, and tell what has changed."""
+        """Write, send, and print what has changed."""
         node = self.nodes[name]
         while node.has_ready():
             ready = node.ready()
             if ready.save is not None:
                 self.disks[name].write(ready.save)
             self.wire += ready.messages
-            self._tell(name)
+            self._print_changes(name)
             for read in ready.reads:
                 self.out.append(f"{name} answers {read.token} as of {read.index}")
 
-    def _tell(self, name: NodeId) -> None:
+    def _print_changes(self, name: NodeId) -> None:
         node = self.nodes[name]
         now = node.role, int(node.hard.term)
         if now != self.roles[name]:
@@ -126,7 +126,7 @@ class Group:
         return True
 
     def take(self, link: str) -> list[Message]:
-        """Take from the wire what goes over this link, or everything."""
+        """Remove the waiting messages of this link, or all of them."""
         chosen = [m for m in self.wire if link in ("", f"{m.sender}->{m.to}", f"->{m.to}")]
         self.wire = [m for m in self.wire if m not in chosen]
         return chosen
@@ -136,7 +136,7 @@ class Group:
             if (message.sender in self.apart) != (message.to in self.apart):
                 continue
             if tell:
-                self.out.append(told(message))
+                self.out.append(describe(message))
             if message.to in self.nodes:
                 self.nodes[message.to].step(message)
                 self.drain(message.to)
@@ -179,14 +179,14 @@ def _text(entry: Entry) -> str:
             return f"[{voters}{more}]"
 
 
-def told(message: Message) -> str:
+def describe(message: Message) -> str:
     head = f"{message.sender}->{message.to} t{message.term}"
     match message:
         case Append():
             rows = f" {_rows(list(message.entries))}" if message.entries else " heartbeat"
-            mended = " mended" if message.mended else ""
+            repaired = " repaired" if message.repaired else ""
             behind = f"behind {message.prev_index}/{message.prev_term}"
-            return f"{head} append {behind}{rows} commit {message.commit}{mended}"
+            return f"{head} append {behind}{rows} commit {message.commit}{repaired}"
         case AppendReply():
             doubt = " in doubt" if message.doubt else ""
             if message.rejected != NOT_REJECTED:
@@ -216,7 +216,7 @@ class Script:
         }
 
     def run(self, commands: str) -> str:
-        """Carry out one block; what it prints."""
+        """Run one block; returns what it prints."""
         self._group.out = []
         for line in commands.splitlines():
             words = line.partition("#")[0].split()
@@ -248,21 +248,21 @@ class Script:
 
     def do_propose(self, words: list[str], _: dict[str, str]) -> None:
         for text in words[1:]:
-            self._answer(self._group.nodes[words[0]].propose(text.encode()))
+            self._describe_reply(self._group.nodes[words[0]].propose(text.encode()))
         self._group.drain(words[0])
 
     def do_read(self, words: list[str], _: dict[str, str]) -> None:
-        self._answer(self._group.nodes[words[0]].read(words[1]))
+        self._describe_reply(self._group.nodes[words[0]].read(words[1]))
         self._group.drain(words[0])
 
     def do_change(self, words: list[str], options: dict[str, str]) -> None:
         learners = options["learners"].split(",") if options.get("learners") else []
         target = members_of(options["voters"].split(","), learners)
-        self._answer(self._group.nodes[words[0]].change(target))
+        self._describe_reply(self._group.nodes[words[0]].change(target))
         self._group.drain(words[0])
 
     def do_hand_over(self, words: list[str], options: dict[str, str]) -> None:
-        self._answer(self._group.nodes[words[0]].hand_over(options["to"]))
+        self._describe_reply(self._group.nodes[words[0]].hand_over(options["to"]))
         self._group.drain(words[0])
 
     def do_trim(self, words: list[str], options: dict[str, str]) -> None:
@@ -276,10 +276,10 @@ class Script:
 
     def do_drop(self, words: list[str], _: dict[str, str]) -> None:
         for link in words or [""]:
-            self._group.out += [f"lost: {told(message)}" for message in self._group.take(link)]
+            self._group.out += [f"lost: {describe(message)}" for message in self._group.take(link)]
 
     def do_repeat(self, words: list[str], _: dict[str, str]) -> None:
-        """What is on this link will come once more."""
+        """Keep the messages of this link for a second delivery."""
         link = words[0]
         self._group.twice = [m for m in self._group.wire if f"{m.sender}->{m.to}" == link]
 
@@ -302,7 +302,7 @@ class Script:
         self._group.settle()
 
     def do_lost(self, words: list[str], _: dict[str, str]) -> None:
-        """The first notices that the connection from the second ended."""
+        """The first node notices that the connection from the second ended."""
         self._group.nodes[words[0]].lost(words[1])
         self._group.drain(words[0])
 
@@ -338,7 +338,7 @@ class Script:
         for name in words or sorted(self._group.disks):
             self._group.out.append(self._group.show(name))
 
-    def _answer(self, answer: object) -> None:
+    def _describe_reply(self, answer: object) -> None:
         if isinstance(answer, Refusal):
             self._group.out.append(f"refused: {answer.name}")
 
@@ -353,7 +353,7 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
 
 
 def rewritten(text: str) -> str:
-    """The same scenario with the output it really has."""
+    """The same scenario with its actual output."""
     script = Script()
     done: list[str] = []
     for commands, _ in blocks_of(text):

@@ -1,4 +1,4 @@
-"""Messages survive the wire; what is no message is refused by name."""
+"""Messages survive encoding; invalid ones are rejected with a specific error."""
 
 import pytest
 from hypothesis import given
@@ -50,7 +50,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(MESSAGES)
-def test_messages_survive(message: Message) -> None:
+def test_codec_round_trip_keeps_messages(message: Message) -> None:
     again = decode(b"".join(encode(message)))
     assert again == message
     assert type(again) is type(message)
@@ -58,7 +58,7 @@ def test_messages_survive(message: Message) -> None:
 
 
 @given(MESSAGES, st.data())
-def test_a_part_of_a_message_is_none(message: Message, data: st.DataObject) -> None:
+def test_codec_of_a_partial_message_returns_none(message: Message, data: st.DataObject) -> None:
     whole = b"".join(encode(message))
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(RemoteProtocolError, match="too early"):
@@ -68,7 +68,7 @@ def test_a_part_of_a_message_is_none(message: Message, data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=200))
-def test_nonsense_is_refused_by_name(data: bytes) -> None:
+def test_codec_rejects_invalid_messages_with_a_specific_error(data: bytes) -> None:
     try:
         message = decode(data)
     except RemoteProtocolError:
@@ -84,25 +84,25 @@ def test_nonsense_is_refused_by_name(data: bytes) -> None:
         (b"\x00" + bytes(10) + bytes(43) + b"\x01" + bytes(16) + b"\x07" + bytes(4), "of kind 7"),
     ],
 )
-def test_complaints_say_what_is_wrong(data: bytes, complaint: str) -> None:
+def test_codec_error_describes_the_problem(data: bytes, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
         decode(data)
 
 
-def test_data_is_not_copied() -> None:
+def test_codec_does_not_copy_data() -> None:
     chunk = bytes(100_000)
     entry = Entry(LogIndex(1), Term(1), Kind.CHUNK, chunk)
     message = Append(Term(1), "a", "b", LogIndex(0), Term(0), (entry,), LogIndex(0), 1, 0)
     assert any(piece is chunk for piece in encode(message))
 
 
-def test_names_have_a_limit() -> None:
+def test_codec_rejects_names_that_are_too_long() -> None:
     with pytest.raises(UsageError, match="more than 255 bytes"):
         encode(TimeoutNow(Term(1), "x" * 256, "b"))
 
 
 @pytest.mark.parametrize("members", [b"", b"n0", b"\xff\n\n\n", b"\n\n\n", b"n0\n\nn0\n"])
-def test_membership_that_can_not_be_read_is_a_protocol_error(members: bytes) -> None:
+def test_unreadable_membership_raises_a_protocol_error(members: bytes) -> None:
     entry = Entry(LogIndex(2), Term(1), Kind.MEMBERS, members)
     head = Term(1), "n0", "n1"
     append = Append(*head, LogIndex(1), Term(1), (entry,), LogIndex(1), 1, 0)

@@ -1,4 +1,4 @@
-"""docs/raft.md says what the code does."""
+"""docs/raft.md agrees with the code."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "raft.md").read_text(encoding="utf-8")
 
 
-def test_the_picture_shows_the_table() -> None:
+def test_raft_diagram_shows_the_transition_table() -> None:
     drawn = re.findall(r"^    (\w+) --> (\w+): (.+)$", DOCUMENT, re.MULTILINE)
     table = [
         (role.value, to.value, event.value)
@@ -25,7 +25,7 @@ def test_the_picture_shows_the_table() -> None:
     assert set(TRANSITIONS) == set(Role)
 
 
-def test_the_invariants_are_listed() -> None:
+def test_raft_page_lists_all_invariants() -> None:
     rows = re.findall(r"^\| (I\d+) \| `(\w+)` \| (.+) \|$", DOCUMENT, re.MULTILINE)
     assert rows == [(one.number, one.__name__, first_line(one)) for one in ALL]
 
@@ -35,15 +35,17 @@ def first_line(thing: type) -> str:
     return thing.__doc__.splitlines()[0]
 
 
-def test_every_module_is_named() -> None:
+def test_raft_page_names_every_module() -> None:
     for path in (ROOT / "src" / "tianzhou" / "raft").glob("*.py"):
         if path.name != "__init__.py":
             assert f"[{path.name}](../src/tianzhou/raft/{path.name})" in DOCUMENT
 
 
 @pytest.mark.slow
-def test_every_way_in_the_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A way that nobody takes is a mistake in the table, or in the simulation."""
+def test_every_transition_of_the_table_happens_in_the_simulation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transition that never happens is an error in the table, or in the simulation."""
     taken: set[tuple[Role, Event]] = set()
     become = Core.become
 

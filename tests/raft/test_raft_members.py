@@ -13,7 +13,7 @@ IDS = st.frozensets(st.sampled_from([f"n{number}" for number in range(7)]), min_
 
 
 @given(voters=IDS, outgoing=IDS | st.just(frozenset[str]()), learners=IDS)
-def test_members_survive_the_log(
+def test_members_round_trip_through_the_log(
     voters: frozenset[str], outgoing: frozenset[str], learners: frozenset[str]
 ) -> None:
     members = Members(voters, outgoing, learners, "n0=host:1;n1=[::1]:2\nanything")
@@ -21,7 +21,7 @@ def test_members_survive_the_log(
 
 
 @given(voters=IDS, outgoing=IDS | st.just(frozenset[str]()), granted=IDS)
-def test_majorities_are_counted_as_by_hand(
+def test_majority_matches_a_hand_count(
     voters: frozenset[str], outgoing: frozenset[str], granted: frozenset[str]
 ) -> None:
     enough = all(2 * len(s & granted) > len(s) for s in (voters, outgoing) if s)
@@ -29,7 +29,7 @@ def test_majorities_are_counted_as_by_hand(
 
 
 @given(st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 9), min_size=1))
-def test_what_is_agreed_was_reached_by_a_majority_and_nothing_more(reached: dict[str, int]) -> None:
+def test_agreed_index_is_the_highest_that_a_majority_reached(reached: dict[str, int]) -> None:
     members = members_of(reached)
     index = agreed(members, lambda node: reached[node])
     assert 2 * sum(value >= index for value in reached.values()) > len(reached)
@@ -37,8 +37,10 @@ def test_what_is_agreed_was_reached_by_a_majority_and_nothing_more(reached: dict
 
 
 @given(before=IDS, after=IDS)
-def test_each_step_has_a_common_majority(before: frozenset[str], after: frozenset[str]) -> None:
-    """Nobody can collect a majority before and one after without a common member."""
+def test_each_membership_step_shares_a_majority_with_the_next(
+    before: frozenset[str], after: frozenset[str]
+) -> None:
+    """Every majority before a step shares a member with every majority after it."""
     step = members_of(before).towards(members_of(after))
     assert step.voters == after
     if not step.outgoing:
@@ -52,16 +54,16 @@ def test_each_step_has_a_common_majority(before: frozenset[str], after: frozense
     [
         (members_of([]), "at least one voter"),
         (members_of(["a"], ["a"]), "voter and learner at once"),
-        (members_of(["a,b"]), "no name for a member"),
-        (members_of([""]), "no name for a member"),
+        (members_of(["a,b"]), "invalid member name"),
+        (members_of([""]), "invalid member name"),
     ],
 )
-def test_nonsense_is_refused(members: Members, complaint: str) -> None:
+def test_invalid_members_are_rejected(members: Members, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         check(members)
 
 
-def test_history_goes_back_and_forth() -> None:
+def test_membership_history_can_be_rolled_back() -> None:
     one, two, three = members_of("a"), members_of("ab"), members_of("abc")
     history = MemberHistory([(LogIndex(0), one)])
     history.append(LogIndex(4), two)
@@ -76,7 +78,7 @@ def test_history_goes_back_and_forth() -> None:
     assert history.previous() is None
 
 
-def test_who_is_on_the_way_out_has_a_seat_until_that_is_committed() -> None:
+def test_removed_member_keeps_its_vote_until_the_removal_is_committed() -> None:
     history = MemberHistory([(LogIndex(0), members_of("ab")), (LogIndex(5), members_of("a"))])
     assert history.has_seat("b", LogIndex(4))
     assert not history.has_seat("b", LogIndex(5))

@@ -1,4 +1,4 @@
-"""The door of a node: what it refuses, what it holds back, what it hands on untouched."""
+"""The interface of a node: what it rejects, what it limits, what it passes on unchanged."""
 
 import pytest
 from script import NoChance
@@ -14,7 +14,7 @@ from tianzhou.testing.sim.raft_disk import RaftDisk
 
 
 class Single:
-    """A group of one, which needs nobody else to lead."""
+    """A group of one member, which becomes leader without others."""
 
     def __init__(self, config: RaftConfig | None = None, *others: str) -> None:
         self.disk = RaftDisk(members_of(["n0", *others]))
@@ -23,7 +23,7 @@ class Single:
         )
 
     def work(self) -> LogIndex:
-        """Do everything there is to do; the commit index."""
+        """Process everything pending; returns the commit index."""
         while self.node.has_ready():
             ready = self.node.ready()
             if ready.save is not None:
@@ -40,7 +40,7 @@ class Single:
         return self.node
 
 
-def test_only_a_leader_takes_anything() -> None:
+def test_node_that_is_not_leader_rejects_proposals() -> None:
     node = Single().node
     assert node.propose(b"x") is Refusal.NOT_LEADER
     assert node.read("r") is Refusal.NOT_LEADER
@@ -48,8 +48,8 @@ def test_only_a_leader_takes_anything() -> None:
     assert node.change(members_of(["n0"])) is Refusal.NOT_LEADER
 
 
-def test_chunks_are_opaque_and_not_copied() -> None:
-    """A leader hands on the very bytes it was given."""
+def test_node_passes_chunks_on_without_copying() -> None:
+    """A leader passes on the very bytes it was given."""
     group = Single()
     node = group.lead()
     chunk = bytes(1_000_000)
@@ -59,7 +59,7 @@ def test_chunks_are_opaque_and_not_copied() -> None:
     assert save.entries[-1].data is chunk
 
 
-def test_many_chunks_are_one_save() -> None:
+def test_node_saves_many_chunks_at_once() -> None:
     group = Single()
     node = group.lead()
     for number in range(100):
@@ -70,31 +70,31 @@ def test_many_chunks_are_one_save() -> None:
     assert node.ready().save is None, "one save at a time"
 
 
-def test_what_waits_to_be_committed_has_a_limit() -> None:
+def test_node_limits_uncommitted_bytes() -> None:
     group = Single(RaftConfig(uncommitted_bytes_max=100))
     node = group.lead()
-    assert isinstance(node.propose(bytes(500)), Position), "a single one always fits"
+    assert isinstance(node.propose(bytes(500)), Position), "a single chunk always fits"
     assert node.propose(b"x") is Refusal.FULL
     group.work()
     assert isinstance(node.propose(bytes(60)), Position)
     assert node.propose(bytes(60)) is Refusal.FULL
 
 
-def test_a_save_is_confirmed_once() -> None:
+def test_node_rejects_a_second_confirmation_of_a_save() -> None:
     group = Single()
     with pytest.raises(AssertionError, match="nothing was to be saved"):
         group.node.advance()
 
 
-def test_messages_for_others_are_refused() -> None:
+def test_node_rejects_messages_for_other_nodes() -> None:
     node = Single().node
     message = VoteRequest(Term(1), "n1", "n9", LogIndex(0), Term(0), pre=False, forced=False)
     with pytest.raises(UsageError, match="a message for n9 was given to n0"):
         node.step(message)
 
 
-def test_absurd_terms_are_ignored() -> None:
-    """One lie must not make a group use up its terms (S33)."""
+def test_node_ignores_absurdly_high_terms() -> None:
+    """One forged message must not make a group use up its terms (S33)."""
     node = Single(None, "n1", "n2").node
     far = Term(TERM_LEAP_MAX + 1)
     node.step(VoteRequest(far, "n1", "n0", LogIndex(0), Term(0), pre=False, forced=True))
@@ -103,14 +103,14 @@ def test_absurd_terms_are_ignored() -> None:
     assert not node.has_ready()
 
 
-def test_two_leaders_of_a_term_are_a_mistake_of_ours() -> None:
+def test_two_leaders_in_one_term_fail_an_assertion() -> None:
     node = Single().lead()
     with pytest.raises(AssertionError, match="LEADER_SEEN means nothing to a LEADER"):
         node.step(Append(node.hard.term, "n1", "n0", LogIndex(0), Term(0), (), LogIndex(0), 1, 0))
 
 
-def test_what_expires_of_a_log_that_begins_anew_is_of_the_old_one() -> None:
-    """Found by seed 910024: a full disk can keep the new beginning waiting, while files expire."""
+def test_trim_during_a_log_restart_applies_to_the_old_log() -> None:
+    """Found by seed 910024: a full disk may delay the new start of a log, while files expire."""
     log = Single().lead().core.log
     begin = Begin(Start(LogIndex(40), Term(3)), members_of(["n0"]), b"")
     log.begin_at(begin)
@@ -118,14 +118,14 @@ def test_what_expires_of_a_log_that_begins_anew_is_of_the_old_one() -> None:
     assert (log.start, log.last) == (begin.start, begin.start.index)
 
 
-def test_joint_memberships_are_not_for_callers() -> None:
+def test_node_rejects_joint_memberships_from_callers() -> None:
     node = Single().lead()
     target = members_of(["n0"])._replace(outgoing=frozenset({"n1"}))
     with pytest.raises(UsageError, match="the way there is found"):
         node.change(target)
 
 
-def test_entries_of_a_term_that_was_never_entered_stop_the_start() -> None:
+def test_start_with_entries_of_a_later_term_is_rejected() -> None:
     group = Single()
     group.lead()
     group.disk.state = HardState()
@@ -136,16 +136,19 @@ def test_entries_of_a_term_that_was_never_entered_stop_the_start() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"heartbeat_ticks": 10}, {"heartbeat_ticks": 0}, {"inflight_max": 0},
-        {"append_bytes_max": 0}, {"uncommitted_bytes_max": 0},
+        {"heartbeat_ticks": 10},
+        {"heartbeat_ticks": 0},
+        {"inflight_max": 0},
+        {"append_bytes_max": 0},
+        {"uncommitted_bytes_max": 0},
     ],
-)  # fmt: skip
-def test_settings_that_can_not_work_are_refused(wrong: dict[str, int]) -> None:
+)
+def test_invalid_raft_settings_are_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="must"):
         RaftConfig(**wrong)
 
 
-def test_roles_change_by_the_table_alone() -> None:
+def test_role_change_outside_the_table_is_rejected() -> None:
     node = Single().node
     with pytest.raises(AssertionError, match="VOTE_WON means nothing to a FOLLOWER"):
         node.core.become(Event.VOTE_WON)

@@ -1,6 +1,6 @@
 """Testing the tests: each bug planted in Raft must be caught by the simulation or a scenario.
 
-A survivor fails the run. Strengthen the checks then, not the list.
+A bug that is not caught fails the run. In that case strengthen the checks, not the list.
 """
 
 import inspect
@@ -18,19 +18,19 @@ SCENARIOS = Path(__file__).with_name("scenarios")
 SEEDS = 20
 
 
-def suffer(bug: Bug) -> None:
+def run_checks(bug: Bug) -> None:
     if bug.suite == "simulation":
         for seed in range(bug.seed, bug.seed + SEEDS):
             run_seed(seed, first_faults=True)
     else:
         text = (SCENARIOS / f"{bug.suite}.txt").read_text(encoding="utf-8")
-        assert rewritten(text) == text, "the scenario goes otherwise"
+        assert rewritten(text) == text, "the scenario has another outcome"
 
 
 def outcome_of(bug: Bug) -> Exception | None:
     with planted(bug):
         try:
-            suffer(bug)
+            run_checks(bug)
         except Exception as caught:
             return caught
     return None
@@ -38,32 +38,32 @@ def outcome_of(bug: Bug) -> Exception | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_a_planted_bug_is_caught(bug: Bug) -> None:
+def test_planted_raft_bug_is_caught(bug: Bug) -> None:
     caught = outcome_of(bug)
-    assert caught is not None, f"nobody noticed: {bug.name}"
+    assert caught is not None, f"no check caught: {bug.name}"
     assert not isinstance(caught, PLANTED_BADLY), caught
 
 
-def test_what_catches_a_bug_is_quiet_without_it() -> None:
+def test_raft_checks_pass_without_a_planted_bug() -> None:
     for name in sorted({bug.suite for bug in BUGS} - {"simulation"}):
         text = (SCENARIOS / f"{name}.txt").read_text(encoding="utf-8")
         assert rewritten(text) == text
 
 
-def test_there_are_enough_bugs_and_no_two_alike() -> None:
+def test_planted_raft_bugs_are_many_and_distinct() -> None:
     assert len(BUGS) >= 40
     assert len({bug.name for bug in BUGS}) == len(BUGS)
     assert len({bug.edits for bug in BUGS}) == len(BUGS)
 
 
-def test_a_failure_says_how_to_see_it_again() -> None:
+def test_raft_failure_prints_the_command_that_reproduces_it() -> None:
     (bug,) = [bug for bug in BUGS if bug.name == "vote not persisted"]
     caught = outcome_of(bug)
     assert caught is not None
     assert any("raft_run --seed" in note for note in caught.__notes__)
 
 
-def test_the_product_is_whole_again_afterwards() -> None:
+def test_planted_raft_bugs_are_removed_afterwards() -> None:
     from tianzhou.raft.leader import commit
 
     before = inspect.getsource(commit)

@@ -1,4 +1,4 @@
-"""Terms as runs against a plain list of terms."""
+"""Run-length encoded terms against a plain list of terms."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ ROWS = st.lists(st.integers(0, 3), max_size=30).map(
 
 
 def terms_of(start: int, rows: list[int]) -> Terms:
-    """A log that begins behind `start`, in term 0, with entries of these terms."""
+    """A log that starts after `start`, in term 0, with entries of these terms."""
     terms = Terms(Start(LogIndex(start), Term(0)), (), LogIndex(start))
     for at, term in enumerate(rows, start + 1):
         terms.extend(LogIndex(at), Term(term))
@@ -31,7 +31,7 @@ def same(terms: Terms, table: dict[int, int]) -> None:
 
 
 @given(start=st.integers(0, 9), rows=ROWS)
-def test_every_index_has_its_term(start: int, rows: list[int]) -> None:
+def test_terms_know_the_term_of_every_index(start: int, rows: list[int]) -> None:
     terms = terms_of(start, rows)
     same(terms, plain(start, rows))
     again = Terms(terms.start, terms.runs()[1:], terms.last)
@@ -40,7 +40,9 @@ def test_every_index_has_its_term(start: int, rows: list[int]) -> None:
 
 
 @given(start=st.integers(0, 9), rows=ROWS, data=st.data())
-def test_cutting_and_trimming(start: int, rows: list[int], data: st.DataObject) -> None:
+def test_terms_can_be_truncated_and_trimmed(
+    start: int, rows: list[int], data: st.DataObject
+) -> None:
     terms, table = terms_of(start, rows), plain(start, rows)
     if rows:
         first = data.draw(st.integers(start + 1, start + len(rows)))
@@ -55,15 +57,17 @@ def test_cutting_and_trimming(start: int, rows: list[int], data: st.DataObject) 
 
 
 @given(start=st.integers(0, 9), rows=ROWS, index=st.integers(0, 45), term=st.integers(-1, 60))
-def test_last_at_most(start: int, rows: list[int], index: int, term: int) -> None:
+def test_terms_find_the_last_index_of_at_most_a_term(
+    start: int, rows: list[int], index: int, term: int
+) -> None:
     terms, table = terms_of(start, rows), plain(start, rows)
     found = terms.last_at_most(LogIndex(index), Term(term))
     fits = [at for at, its in table.items() if at <= index and its <= term]
-    # Before the start nothing is known, so that is where the answer lies if nothing fits.
+    # Before the start nothing is known, so the start is the result if no entry matches.
     assert found == (max(fits) if fits else min(index, start - 1))
 
 
-def test_terms_never_fall() -> None:
+def test_terms_reject_a_decreasing_term() -> None:
     terms = terms_of(0, [1, 2])
     with pytest.raises(AssertionError, match="term 1 behind term 2"):
         terms.extend(LogIndex(3), Term(1))

@@ -1,4 +1,4 @@
-"""What several tests of Raft groups begin with."""
+"""Fixtures for tests of Raft groups."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from raft_cluster import Cluster
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three members that serve, and a topic."""
+    """Three running members, and a topic."""
     with Cluster(tmp_path) as made:
         made.start()
         made.create_topic()

@@ -1,4 +1,4 @@
-"""Commands whose processes differ from the others of a group: wrong clocks and an older version."""
+"""Commands for processes that differ from the rest of a group: wrong clocks, older versions."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ HOUR_S = 3600
 
 
 def with_clock(skew_s: int) -> list[str]:
-    """A command whose process has such a clock."""
+    """A command whose process has a clock that is wrong by this much."""
     path = os.pathsep.join([str(Path(__file__).parent / "skew"), os.environ.get("PYTHONPATH", "")])
     return ["env", f"PYTHONPATH={path.rstrip(os.pathsep)}", f"CLOCK_SKEW_S={skew_s}"]
 
@@ -25,19 +25,23 @@ def _git(*arguments: str) -> str:
 
 
 def version_before(directory: Path) -> list[str]:
-    """A command whose process runs the last version whose slaves went without a greeting when a
-    master was silent. Skips aloud where the history is not there."""
+    """A command that runs the last version whose slaves replicated without a greeting when a master
+    was silent. Skips with a reason if the history is not available."""
     changed = _git(
-        "log", "-1", "--format=%H", "-Sha_plain_peers: bool", "--",
+        "log",
+        "-1",
+        "--format=%H",
+        "-Sha_plain_peers: bool",
+        "--",
         "src/tianzhou/replication/config.py",
-    )  # fmt: skip
+    )
     command = _version_at(f"{changed}~1" if changed else "", directory)
     assert "ha_plain_peers: bool" in (directory / "src/tianzhou/replication/config.py").read_text()
     return command
 
 
 def previous_commit(directory: Path) -> list[str]:
-    """A command whose process runs the commit before this one. Skips aloud where there is none."""
+    """A command that runs the commit before this one. Skips with a reason if it is missing."""
     return _version_at("HEAD~1", directory)
 
 

@@ -52,13 +52,24 @@ class Node:
         directory.mkdir(parents=True)
         conf = directory / "broker.conf"
         lines = {
-            **SETTINGS, "brokerName": GROUP, "listenPort": str(self.port),
+            **SETTINGS,
+            "brokerName": GROUP,
+            "listenPort": str(self.port),
             "brokerId": str(broker_id),
-            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER", **settings,
-        }  # fmt: skip
+            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+            **settings,
+        }
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
-                     "--no-http"]  # fmt: skip
+        arguments = [
+            "broker",
+            "-n",
+            nameserver,
+            "-c",
+            str(conf),
+            "--data",
+            str(self.data),
+            "--no-http",
+        ]
         self.server = Server(f"broker-{broker_id}", arguments, directory, within=within)
 
     def start(self) -> None:
@@ -90,9 +101,12 @@ class Group:
     def add(self, broker_id: int, *, within: Sequence[str] = (), **settings: str) -> Node:
         """A node that is not started yet."""
         made = Node(
-            self._directory / f"node-{self._count}", self.nameserver, broker_id,
-            {**self._settings, **settings}, within=within,
-        )  # fmt: skip
+            self._directory / f"node-{self._count}",
+            self.nameserver,
+            broker_id,
+            {**self._settings, **settings},
+            within=within,
+        )
         self._count += 1
         self.nodes.append(made)
         return made
@@ -127,11 +141,23 @@ class Group:
 def promote(group: Group, *arguments: str, pair: str = "") -> dict[str, object]:
     """The command, as an operator says it."""
     done = subprocess.run(
-        [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--json",
-         *arguments],
-        capture_output=True, text=True, timeout=300, check=False,
+        [
+            TIANZHOU,
+            "broker",
+            "promote",
+            GROUP,
+            "-n",
+            group.nameserver,
+            "--yes",
+            "--json",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         env=os.environ | {"TIANZHOU_CREDENTIALS": pair},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -140,8 +166,11 @@ def cluster_rows(group: Group) -> list[dict[str, Any]]:
     """What `tianzhou cluster` says of the brokers."""
     done = subprocess.run(
         [TIANZHOU, "cluster", "-n", group.nameserver, "--json"],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 

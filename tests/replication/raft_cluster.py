@@ -39,9 +39,12 @@ SETTINGS: Final = {
 
 
 OWN_DISK: Final = (
-    "unshare", "-rm", "sh", "-c",
+    "unshare",
+    "-rm",
+    "sh",
+    "-c",
     'size=$0 at=$1; shift; mount -t tmpfs -o "$size" tmpfs "$at" && exec "$@"',
-)  # fmt: skip
+)
 """Mounts a small disk that only the command behind it sees, and becomes that command."""
 
 
@@ -91,9 +94,20 @@ class Member:
         conf = directory / "broker.conf"
         self._conf, self._settings = conf, {**SETTINGS, "listenPort": str(port)}
         self._arguments = [
-            "broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
-            "--raft-group", GROUP, "--raft-peers", peers, "--raft-id", name,
-        ]  # fmt: skip
+            "broker",
+            "-n",
+            nameserver,
+            "-c",
+            str(conf),
+            "--data",
+            str(self.data),
+            "--raft-group",
+            GROUP,
+            "--raft-peers",
+            peers,
+            "--raft-id",
+            name,
+        ]
         self._always = len(self._arguments)
         self.within = list(within)
         """May change between two starts."""

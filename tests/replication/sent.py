@@ -1,4 +1,4 @@
-"""What senders of a group were told, and whether it came true."""
+"""Responses to the senders of a group, and whether they were true."""
 
 import threading
 from collections import Counter
@@ -15,7 +15,7 @@ SIZE: Final = 200
 
 
 class Sent:
-    """Messages of equal size: two logs that part may still have records at the same places."""
+    """Messages of equal size: logs that diverge may still have records at the same places."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -25,7 +25,7 @@ class Sent:
         self.statuses: Counter[str] = Counter()
 
     def send(self, count: int) -> Counter[str]:
-        """One message after the other; what their sender was told."""
+        """Send one message after the other; returns the status of each."""
         statuses: Counter[str] = Counter()
         with Producer("producers", nameserver=self._group.nameserver) as producer:
             for _ in range(count):
@@ -47,14 +47,14 @@ class Sent:
         return status
 
     def check(self) -> None:
-        """Nothing acknowledged is gone, and no place was acknowledged for two messages."""
+        """Check that no acknowledged message is lost, and no place was acknowledged twice."""
         until(lambda: not self._missing(), f"all is readable; lost: {len(self._missing())}")
         places = Counter(self.acknowledged.values())
         twice = [place for place, count in places.items() if count > 1]
         assert not twice, f"acknowledged for two messages: {twice[:5]}"
 
     def _missing(self) -> set[str]:
-        """Acknowledged messages that do not stand where their senders were told."""
+        """Acknowledged messages that are not stored at the acknowledged place."""
         found = self._stored()
         return {body for body, place in self.acknowledged.items() if found.get(place) != body}
 
@@ -73,7 +73,7 @@ class Sent:
 
 
 class Load:
-    """Sends from a thread of its own until it is left."""
+    """Sends from its own thread until the context ends."""
 
     def __init__(self, sent: Sent) -> None:
         self._sent = sent
@@ -85,12 +85,13 @@ class Load:
             self._sent.send(5)
 
     def wait_acknowledged(self, count: int) -> None:
-        """Until so many more were told SEND_OK."""
+        """Wait until `count` more messages were acknowledged with SEND_OK."""
         wanted = self._sent.statuses["SEND_OK"] + count
         until(
             lambda: self._sent.statuses["SEND_OK"] >= wanted,
-            f"{count} more are acknowledged: {self._sent.statuses}", wait_s=60,
-        )  # fmt: skip
+            f"{count} more are acknowledged: {self._sent.statuses}",
+            wait_s=60,
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

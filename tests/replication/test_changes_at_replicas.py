@@ -12,8 +12,8 @@ from ha_cluster import Group, promote, read_all, until, until_equal
 from raft_cluster import QUEUES, Cluster, wait_for
 
 from tianzhou.client import ClientOptions, Message, TransactionState
-from tianzhou.client.aio.admin_calls import AdminCalls
-from tianzhou.client.aio.shared_client import SharedClient
+from tianzhou.client.admin.calls import AdminCalls
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.client.sync import Admin, Producer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.ids import decode_offset_id
@@ -31,7 +31,7 @@ TABLES = (
 
 
 def state(address: str) -> tuple[list[Any], int]:
-    """What a broker knows and holds, as far as its port shows it."""
+    """The state of a broker, as far as its port shows it."""
     with BlockingPeer(address) as peer:
         tables = [json.loads(peer.call(code)[1]) for code in TABLES]
     for table in tables:
@@ -46,15 +46,18 @@ def queue_files(data: Path) -> set[str]:
 
 def commit_offset(address: str, offset: int) -> None:
     ext = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset),
-    }  # fmt: skip
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "commitOffset": str(offset),
+    }
     with BlockingPeer(address) as peer:
         answer, _ = peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
 def fill(nameserver: str, broker_name: str, master: str) -> tuple[Known, set[bytes]]:
-    """Acknowledged messages, an offset, a half message and a timer; what exists then."""
+    """Create acknowledged messages, an offset, a half message and a timer; returns them."""
     with Producer(
         "producers", nameserver=nameserver, check=lambda _: TransactionState.UNKNOWN
     ) as producer:
@@ -127,14 +130,14 @@ def test_follower_rejects_every_change_and_loses_nothing_in_a_transfer(cluster: 
         ext = {"action": "transfer", "member": follower.name}
         answer, _ = peer.call(RequestCode.CHANGE_RAFT, ext)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
-    wait_for("it leads", lambda: cluster.leader() is follower)
+    wait_for("the follower leads", lambda: cluster.leader() is follower)
     for member in cluster.members:
         shown = {bytes(view.body) for view in looking.shown(member.address, TOPIC, QUEUES)}
         assert bodies <= shown, member.name
 
 
 def test_admin_client_follows_a_replica_to_the_leader(cluster: Cluster) -> None:
-    """It asks the masters that the NameServer names; one of them may just have been deposed."""
+    """It asks the masters that the NameServer lists; one may have been deposed just now."""
     follower, code = cluster.followers()[0], RequestCode.DELETE_TOPIC_IN_BROKER
 
     async def ask() -> None:
@@ -146,16 +149,18 @@ def test_admin_client_follows_a_replica_to_the_leader(cluster: Cluster) -> None:
 
     asyncio.run(ask())
     for member in cluster.members:
-        wait_for(f"it is gone at {member.name}", lambda at=member.address: TOPIC not in topics(at))
+        wait_for(
+            f"the topic is gone at {member.name}", lambda at=member.address: TOPIC not in topics(at)
+        )
 
 
 def topics(address: str) -> set[str]:
     return set(state(address)[0][0]["topicConfigTable"])
 
 
-def test_topic_that_was_deleted_stays_deleted_when_its_leader_dies(cluster: Cluster) -> None:
-    """The response says that the deletion is committed; and messages of the first topic do not
-    come back in a second one of its name."""
+def test_deleted_topic_stays_deleted_when_its_leader_dies(cluster: Cluster) -> None:
+    """The response confirms that the deletion is committed; messages of the first topic do not
+    reappear in a second one of the same name."""
     leader = cluster.wait_leader()
     fill(cluster.nameserver, "broker-a", leader.address)
     with BlockingPeer(leader.address) as peer:
@@ -177,7 +182,7 @@ def test_topic_that_was_deleted_stays_deleted_when_its_leader_dies(cluster: Clus
         assert shown == [b"second"], member.name
 
 
-def test_change_without_a_majority_is_answered_as_unknown(cluster: Cluster) -> None:
+def test_change_without_a_majority_has_an_unknown_outcome(cluster: Cluster) -> None:
     leader, followers = cluster.wait_leader(), cluster.followers()
     for follower in followers:
         follower.server.pause()

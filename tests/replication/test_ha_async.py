@@ -1,4 +1,4 @@
-"""Asynchronous replication between real processes: the same bytes, whoever is killed when."""
+"""Asynchronous replication between real processes: same bytes, whichever is killed and when."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ from ha_cluster import Group, until_equal
 from tianzhou.testing.chaos.processes import FILE_BYTES
 
 
-def test_a_slave_holds_the_same_bytes_over_kills_of_both(tmp_path: Path) -> None:
+def test_slave_has_the_same_bytes_after_kills_of_both(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
         master.start()
         group.create_topic()
         group.send(300, size=1000)
-        slave.start()  # from the oldest data, over the ends of files
+        slave.start()  # replicates from the oldest data, over several files
         until_equal(master, slave)
         group.send(100)
         slave.server.kill()

@@ -1,4 +1,4 @@
-"""Slaves that were away too long, strangers at the HA port, and secrets."""
+"""Slaves that were away too long, untrusted peers at the HA port, and secrets."""
 
 import random
 import socket
@@ -12,7 +12,7 @@ from tianzhou.replication.ha_frames import Hello, encode_words
 from tianzhou.wire._generated_codes import RequestCode
 
 
-def test_a_slave_that_was_away_longer_than_messages_are_kept_begins_again(tmp_path: Path) -> None:
+def test_slave_away_longer_than_the_retention_starts_over(tmp_path: Path) -> None:
     with Group(tmp_path, fileReservedTime="0") as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -23,10 +23,14 @@ def test_a_slave_that_was_away_longer_than_messages_are_kept_begins_again(tmp_pa
         slave.server.kill()
         group.send(700, size=1000)
         with BlockingPeer(master.address) as peer:
-            # Files go behind a checkpoint, which the first of these asks for.
-            until(lambda: peer.call(RequestCode.DELETE_EXPIRED_COMMITLOG)[0].code == 0
-                  and min(master.log_bytes()) > max(slave.log_bytes()),
-                  "the master forgot all that the slave has")  # fmt: skip
+            # Files are deleted after a checkpoint, which the first call requests.
+            until(
+                lambda: (
+                    peer.call(RequestCode.DELETE_EXPIRED_COMMITLOG)[0].code == 0
+                    and min(master.log_bytes()) > max(slave.log_bytes())
+                ),
+                "the master forgot all that the slave has",
+            )
         slave.start()
         until_equal(master, slave)
         group.send(100)
@@ -36,7 +40,7 @@ def test_a_slave_that_was_away_longer_than_messages_are_kept_begins_again(tmp_pa
         assert look.min > 0
 
 
-def test_s32_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
+def test_s32_untrusted_peers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
     dice = random.Random(11)
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
@@ -44,12 +48,12 @@ def test_s32_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
         slave.start()
         group.create_topic()
         for _ in range(40):
-            with socket.create_connection(("127.0.0.1", master.port + 1), 5) as stranger:
-                stranger.sendall(bytes(dice.choices(range(256), k=dice.randrange(1, 300))))
+            with socket.create_connection(("127.0.0.1", master.port + 1), 5) as outsider:
+                outsider.sendall(bytes(dice.choices(range(256), k=dice.randrange(1, 300))))
         with socket.create_connection(("127.0.0.1", master.port + 1), 5) as plain:
             plain.sendall((0).to_bytes(8, "big"))
             plain.settimeout(10)
-            assert read_end(plain) == b"", "the log is not for peers that do not greet"
+            assert read_end(plain) == b"", "peers without a greeting must not get the log"
         hello = Hello(cluster="DefaultCluster", name=GROUP, id=7, end=0)
         with socket.create_connection(("127.0.0.1", master.port + 1), 5) as liar:
             liar.sendall(encode_words(hello) + (0).to_bytes(8, "big"))
@@ -64,7 +68,7 @@ def test_s32_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
 
 
 def read_end(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Read until the other side closes."""
     got = b""
     try:
         while data := connection.recv(65536):
@@ -74,17 +78,17 @@ def read_end(connection: socket.socket) -> bytes:
     return got
 
 
-def test_s32_only_who_knows_the_secret_follows(tmp_path: Path) -> None:
+def test_s32_slave_without_the_secret_is_rejected(tmp_path: Path) -> None:
     with Group(tmp_path, ha_secret="open sesame") as group:
         master, slave = group.master, group.add(1)
-        stranger = group.add(2, ha_secret="open barley")
-        for node in (master, slave, stranger):
+        outsider = group.add(2, ha_secret="open barley")
+        for node in (master, slave, outsider):
             node.start()
         group.create_topic()
         group.send(50)
         until_equal(master, slave)
-        until(lambda: "secret" in last_error(stranger), "the stranger is told why")
-        assert not any(any(data) for data in stranger.log_bytes().values())
+        until(lambda: "secret" in last_error(outsider), "the rejected slave knows the reason")
+        assert not any(any(data) for data in outsider.log_bytes().values())
 
 
 def last_error(node: Node) -> str:

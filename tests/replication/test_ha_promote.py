@@ -1,4 +1,4 @@
-"""Moving to a slave by hand, and what becomes of the old master."""
+"""Promoting a slave by hand, and what happens to the old master."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def master_of(group: Group) -> str | None:
     return None
 
 
-def test_the_old_master_follows_and_sets_aside_what_nobody_confirmed(tmp_path: Path) -> None:
+def test_old_master_follows_and_sets_aside_unconfirmed_messages(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master, slave, third = group.master, group.add(1), group.add(2)
         for node in (master, slave, third):
@@ -60,8 +60,8 @@ def test_the_old_master_follows_and_sets_aside_what_nobody_confirmed(tmp_path: P
         third.start()
         assert promote(group)["epoch"] == 2
         more = group.send(50, first=2000)
-        until_equal(slave, third)  # it finds the new master by itself
-        master.start()  # as the master that it was; it hears better
+        until_equal(slave, third)  # the third broker finds the new master by itself
+        master.start()  # it starts as a master and then steps down
         until_equal(slave, master)
         look = look_at(master.address)
         assert look is not None
@@ -75,7 +75,7 @@ def test_the_old_master_follows_and_sets_aside_what_nobody_confirmed(tmp_path: P
         assert not set(alone) & set(seen)
 
 
-def test_messages_of_a_topic_that_the_slave_was_not_told_of_can_be_read(tmp_path: Path) -> None:
+def test_promoted_slave_serves_messages_of_a_topic_it_did_not_know(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -93,7 +93,7 @@ def test_messages_of_a_topic_that_the_slave_was_not_told_of_can_be_read(tmp_path
         assert sorted([*sent, *group.send(20, first=1000)]) == sorted(read_all(group))
 
 
-def test_promotion_above_an_epoch_that_none_could_follow_is_rejected(tmp_path: Path) -> None:
+def test_promotion_above_the_highest_epoch_is_rejected(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -118,7 +118,7 @@ def set_aside(node: Node) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> None:
+def test_running_master_hands_over_without_losing_anything(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -127,8 +127,11 @@ def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> 
         sent = group.send(200)
         refused = subprocess.run(
             [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes"],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert refused.returncode != 0
         assert "--switch" in refused.stderr
         assert promote(group, "--switch")["master"] == slave.address
@@ -137,7 +140,7 @@ def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> 
         assert not (master.data / "set-aside").exists()
         until(lambda: shown(group) == wanted(slave, master), "the command shows who follows whom")
         assert sorted(read_all(group)) == sorted(sent)
-        # A restart does not undo it, whatever the settings files say.
+        # A restart does not undo the switch, whatever the settings files say.
         for node in (master, slave):
             node.server.stop()
         slave.start()
@@ -152,14 +155,26 @@ def shown(group: Group) -> list[dict[str, object]]:
 
 def wanted(master: Node, slave: Node) -> list[dict[str, object]]:
     return [
-        {"id": 0, "address": master.address, "epoch": 2, "lag_bytes": None, "in_sync": [0, 2],
-         "following": ""},
-        {"id": 2, "address": slave.address, "epoch": 2, "lag_bytes": 0, "in_sync": None,
-         "following": "follows"},
-    ]  # fmt: skip
+        {
+            "id": 0,
+            "address": master.address,
+            "epoch": 2,
+            "lag_bytes": None,
+            "in_sync": [0, 2],
+            "following": "",
+        },
+        {
+            "id": 2,
+            "address": slave.address,
+            "epoch": 2,
+            "lag_bytes": 0,
+            "in_sync": None,
+            "following": "follows",
+        },
+    ]
 
 
-def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
+def test_slave_rejects_sends(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -214,8 +229,8 @@ class SlowNameServer:
         self._listening.close()
 
 
-def test_promotion_answers_when_nameservers_know_the_new_epoch(tmp_path: Path) -> None:
-    """Else a master that dies right after it leaves nobody who could tell the old one."""
+def test_promotion_responds_after_nameservers_know_the_new_epoch(tmp_path: Path) -> None:
+    """Otherwise a master that dies right after its promotion leaves no trace of the new epoch."""
     with SlowNameServer() as names:
         slave = Node(tmp_path / "node", names.address, 1, {})
         try:
@@ -233,7 +248,7 @@ def test_promotion_answers_when_nameservers_know_the_new_epoch(tmp_path: Path) -
                 heard_s = time.monotonic()
                 asking.join(HEAR_S / 5)
                 # On a very slow machine the broker may have waited long enough by now.
-                assert not answers or time.monotonic() - heard_s > HEAR_S / 2, "answered too early"
+                assert not answers or time.monotonic() - heard_s > HEAR_S / 2, "responded too early"
                 names.may_answer.set()
                 asking.join(60)
                 assert answers == [0]
@@ -242,7 +257,7 @@ def test_promotion_answers_when_nameservers_know_the_new_epoch(tmp_path: Path) -
 
 
 def promote_at_once(*slaves: Node) -> list[Header]:
-    """Ask all of them at the same time, as two operators would."""
+    """Promote all of them at the same time, as two operators would."""
     start, answers = threading.Barrier(len(slaves)), list[Header]()
 
     def ask(slave: Node) -> None:
@@ -258,10 +273,10 @@ def promote_at_once(*slaves: Node) -> list[Header]:
     return answers
 
 
-def test_of_two_slaves_promoted_at_once_one_takes_messages_and_the_other_follows(
+def test_two_slaves_promoted_at_once_end_as_master_and_slave(
     tmp_path: Path,
 ) -> None:
-    """Else both acknowledge messages in the same epoch, and neither could follow the other."""
+    """Otherwise both acknowledge messages in one epoch, and neither could follow the other."""
     with Group(tmp_path) as group:
         slaves = [group.add(1), group.add(2)]
         for node in (group.master, *slaves):
@@ -275,7 +290,7 @@ def test_of_two_slaves_promoted_at_once_one_takes_messages_and_the_other_follows
         refused = [answer for answer in answers if answer.code]
         epochs = [answer.ext["epoch"] for answer in answers if not answer.code]
         assert len(answers) == 2
-        # On a busy machine one may come so late that it is a promotion of its own.
+        # On a busy machine one request may come so late that it is a second promotion.
         assert epochs in (["2"], ["2", "3"], ["3", "2"]), answers
         assert all("promoted at the same time" in (answer.remark or "") for answer in refused)
         group.send(20, first=20)
@@ -302,7 +317,7 @@ def role_of(node: Node) -> str | None:
 
 
 def test_switch_to_a_slave_that_does_not_follow_changes_nothing(tmp_path: Path) -> None:
-    """The master would step down, and nobody would take messages until somebody else acts."""
+    """The master would step down, and no broker would accept messages until an operator acts."""
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1, haMasterAddress="127.0.0.1:1")
         master.start()
@@ -310,8 +325,11 @@ def test_switch_to_a_slave_that_does_not_follow_changes_nothing(tmp_path: Path) 
         group.create_topic()
         refused = subprocess.run(
             [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--switch"],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert refused.returncode == 1
         assert "does not follow the master" in refused.stderr
         assert "nothing was changed" in refused.stderr

@@ -1,4 +1,4 @@
-"""Consumers go on with a slave when the master is gone, and their offsets are not lost."""
+"""Consumers continue at a slave when the master is gone, and their offsets are not lost."""
 
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from tianzhou.wire.tables import decode_consumer_offsets, decode_group_table, de
 
 QUICK = ClientOptions(route_interval_s=0.5)
 LITTLE_AHEAD = ConsumerOptions(
-    start_from=StartPosition.FIRST, commit_interval_s=0.2, pull_count=16,
+    start_from=StartPosition.FIRST,
+    commit_interval_s=0.2,
+    pull_count=16,
     flow=FlowLimits(queue_count=32),
-)  # fmt: skip
+)
 
 
 def offsets_at(address: str, group: str) -> dict[int, int]:
@@ -43,18 +45,28 @@ def groups_at(address: str) -> set[str]:
 
 
 def where_next(address: str) -> int:
-    """From which broker of the group to read on."""
+    """The broker from which the consumer reads next."""
     fields = PullMessageRequest(
-        consumer_group="readers", topic=TOPIC, queue_id=0, queue_offset=0, max_msg_nums=4,
-        sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*", sub_version=0,
-    )  # fmt: skip
+        consumer_group="readers",
+        topic=TOPIC,
+        queue_id=0,
+        queue_offset=0,
+        max_msg_nums=4,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription="*",
+        sub_version=0,
+    )
     with BlockingPeer(address) as peer:
         answer, body = peer.call(RequestCode.PULL_MESSAGE, fields.to_ext())
     assert body
     return int(answer.ext["suggestWhichBrokerId"])
 
 
-def test_a_consumer_goes_on_at_the_slave_and_its_offsets_come_back(tmp_path: Path) -> None:
+def test_consumer_continues_at_the_slave_and_its_offsets_return_to_the_master(
+    tmp_path: Path,
+) -> None:
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -65,9 +77,12 @@ def test_a_consumer_goes_on_at_the_slave_and_its_offsets_come_back(tmp_path: Pat
         until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
         seen: list[str] = []
         with PushConsumer(
-            "readers", nameserver=group.nameserver, subscribe={TOPIC: "*"}, options=LITTLE_AHEAD,
+            "readers",
+            nameserver=group.nameserver,
+            subscribe={TOPIC: "*"},
+            options=LITTLE_AHEAD,
             client=QUICK,
-        ) as consumer:  # fmt: skip
+        ) as consumer:
             for message in consumer:
                 seen.append(message.body.decode())
                 if len(seen) == 100:
@@ -84,15 +99,15 @@ def test_a_consumer_goes_on_at_the_slave_and_its_offsets_come_back(tmp_path: Pat
         assert offsets_at(slave.address, "readers") == read
 
 
-def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
+def test_slave_replicates_topics_groups_and_offsets(tmp_path: Path) -> None:
     with Group(tmp_path, accessMessageInMemoryMaxRatio="0") as group:
         master, slave = group.master, group.add(1, accessMessageInMemoryMaxRatio="40")
         master.start()
         slave.start()
         group.create_topic()
-        group.send(80)  # some into each queue
+        group.send(80)  # some in each queue
         until_equal(master, slave)
-        # A master that calls everything old sends readers away; the slave, which does not, back.
+        # A master that counts everything as old redirects readers to the slave, and that one back.
         until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
         until(lambda: where_next(master.address) == 1, "the master sends readers to the slave")
         assert where_next(slave.address) == 0
@@ -108,8 +123,8 @@ def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
         assert not (slave.data / "consumequeue" / TOPIC).exists()
 
 
-def test_a_slave_asks_at_once_for_a_topic_whose_messages_it_gets(tmp_path: Path) -> None:
-    """Long before the next round of everything: the master may be dead by then."""
+def test_slave_fetches_an_unknown_topic_at_once(tmp_path: Path) -> None:
+    """Long before the next full synchronisation: the master may be dead by then."""
     with Group(tmp_path, metadata_ms="600000") as group:
         master, slave = group.master, group.add(1)
         master.start()
@@ -129,8 +144,8 @@ def commit(address: str, offset: int, topic: str = TOPIC, **more: str) -> None:
 
 
 def commits_at_the_slave(group: Group, slave: Node) -> None:
-    """The group was at 20 at the master, which dies; it goes on to 60 at the slave, which is then
-    killed as well and starts again."""
+    """The group was at 20 at the master, which dies; it continues to 60 at the slave, which is then
+    killed as well and restarted."""
     master = group.master
     group.create_topic("a-deleted-one", queues=1)
     group.create_topic(queues=1)
@@ -153,7 +168,7 @@ QUICK_SAVES = {"flushConsumerOffsetInterval": "1000"}
 
 
 def test_offset_committed_at_a_slave_reaches_the_master_that_returns(tmp_path: Path) -> None:
-    """Although the slave was killed meanwhile, and the master had lost what it knew."""
+    """Although the slave was killed meanwhile, and the master had lost its offsets."""
     with Group(tmp_path, **QUICK_SAVES) as group:
         slave = group.add(1)
         group.master.start()
@@ -167,8 +182,8 @@ def test_offset_committed_at_a_slave_reaches_the_master_that_returns(tmp_path: P
         at = group.master.address
         until(lambda: offsets_at(at, "readers") == {0: 60}, "the master knows it")
         commit(at, 70)
-        commit(at, 60, tzForwardOnly="true")  # what a slave says late does not take a group back
-        commit(at, 170, tzForwardOnly="true")  # nor beyond the end
+        commit(at, 60, tzForwardOnly="true")  # a late report of a slave does not move a group back
+        commit(at, 170, tzForwardOnly="true")  # nor beyond the end of the queue
         assert offsets_at(at, "readers") == {0: 70}
         until(lambda: offsets_at(slave.address, "readers") == {0: 70}, "the slave follows")
         with Admin(nameserver=group.nameserver) as admin:
@@ -178,7 +193,7 @@ def test_offset_committed_at_a_slave_reaches_the_master_that_returns(tmp_path: P
 
 
 def test_reset_at_the_master_before_the_slave_hands_over_is_kept(tmp_path: Path) -> None:
-    """The slave is down while the master returns and is reset, and so hears of it too late."""
+    """The slave is down while the master returns and is reset: it learns of that too late."""
     with Group(tmp_path, **QUICK_SAVES) as group:
         slave = group.add(1)
         group.master.start()
@@ -189,7 +204,9 @@ def test_reset_at_the_master_before_the_slave_hands_over_is_kept(tmp_path: Path)
         at = group.master.address
         with Admin(nameserver=group.nameserver) as admin:
             admin.offsets.reset_to_time("readers", TOPIC, time_ms=0)
-        commit(at, 60, tzForwardOnly="true", tzResetSeen="0")  # it was under way in that second
+        commit(
+            at, 60, tzForwardOnly="true", tzResetSeen="0"
+        )  # a report that was in flight during the reset
         assert offsets_at(at, "readers") == {0: 0}
         slave.start()
         until(lambda: offsets_at(slave.address, "readers") == {0: 0}, "the slave follows")
@@ -210,6 +227,6 @@ def test_offset_committed_at_a_slave_is_kept_by_its_promotion(tmp_path: Path) ->
         group.master.start()
         at = group.master.address
         until(lambda: offsets_at(at, "readers") == {0: 60}, "the old master takes it over")
-        commit(slave.address, 40)  # a consumer that goes back at the master may do so
+        commit(slave.address, 40)  # a consumer may move back at the master
         until(lambda: offsets_at(at, "readers") == {0: 40}, "the slave follows")
         assert offsets_at(slave.address, "readers") == {0: 40}

@@ -1,7 +1,7 @@
 """An old master that returns: pauses, partitions and kills around a promotion.
 
-Every scenario ends with the same two checks: every message whose sender was told SEND_OK can be
-read after the promotion, and no (queue, offset) was ever acknowledged for two messages.
+Every scenario ends with the same two checks: every message acknowledged with SEND_OK can be read
+after the promotion, and no (queue, offset) was ever acknowledged for two messages.
 """
 
 import time
@@ -21,15 +21,15 @@ SAFE = {"flushDiskType": "SYNC_FLUSH", "slaveTimeout": "600"}
 
 
 def safe_group(directory: Path, *within: str) -> Group:
-    """SYNC_FLUSH and SYNC_MASTER: the strictest of the four promises."""
+    """SYNC_FLUSH and SYNC_MASTER: the strictest of the four guarantees."""
     group = Group(directory, **SAFE)
     group.nodes[0] = group.master = group.add(0, brokerRole="SYNC_MASTER", within=within)
     return group
 
 
-def part(group: Group, slave: Node, sent: Sent) -> None:
-    """The master has a tail that no slave confirmed, and dies; the slave is promoted and its own
-    log, with records at the same places, grows beyond that tail."""
+def diverge(group: Group, slave: Node, sent: Sent) -> None:
+    """Let the logs diverge: the master dies with a tail that no slave confirmed; the slave is
+    promoted, and its own log, with records at the same places, grows beyond that tail."""
     master = group.master
     until(lambda: in_sync(master.address) == 1, "the slave is in sync")
     assert sent.send(20).keys() == {"SEND_OK"}
@@ -44,24 +44,27 @@ def part(group: Group, slave: Node, sent: Sent) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_old_master_whose_greeting_is_unanswered_never_follows_plainly(tmp_path: Path) -> None:
+def test_old_master_whose_greeting_gets_no_response_never_follows_without_it(
+    tmp_path: Path,
+) -> None:
     with safe_group(tmp_path) as group:
         old, new, sent = group.master, group.add(1), Sent(group)
         old.start()
         new.start()
         group.create_topic(queues=1)
-        part(group, new, sent)
+        diverge(group, new, sent)
         new.server.pause()
         old.start()
         until(lambda: "did not answer" in old.server.last_words(), "the greeting is unanswered")
-        time.sleep(1)  # its next attempt waits in the backlog of the process that is stopped
+        time.sleep(1)  # its next attempt waits in the backlog of the stopped process
         new.server.resume()
         until(lambda: in_sync(new.address) == 1, "the old master follows")
         assert sent.send(100).keys() == {"SEND_OK"}
         until_equal(new, old)
         assert [path.suffix for path in sorted((old.data / "set-aside").iterdir())] == [
-            ".jsonl", ".log",
-        ]  # fmt: skip
+            ".jsonl",
+            ".log",
+        ]
         new.server.kill()
         promote(group)
         sent.check()
@@ -72,8 +75,8 @@ def test_old_master_whose_greeting_is_unanswered_never_follows_plainly(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_old_master_takes_no_messages_while_the_later_one_is_dead(tmp_path: Path) -> None:
-    """Otherwise slaves of both would confirm messages of two logs, under one epoch in the end."""
+def test_old_master_rejects_sends_while_the_newer_one_is_dead(tmp_path: Path) -> None:
+    """Otherwise slaves of both would confirm messages of two logs, eventually in one epoch."""
     with safe_group(tmp_path) as group:
         old, new, third, sent = group.master, group.add(1), group.add(2), Sent(group)
         for node in (old, new, third):
@@ -114,14 +117,14 @@ def kill(old: Node, new: Node, _: Proxies) -> Callable[[], None]:
 
 
 def pause(old: Node, new: Node, _: Proxies) -> Callable[[], None]:
-    """It wakes up as the master that it was, with requests in its buffers."""
+    """It resumes as a master, with requests in its buffers."""
     old.server.pause()
     promote_directly(new)
     return old.server.resume
 
 
 def cut(_: Node, new: Node, proxies: Proxies) -> Callable[[], None]:
-    """The old master serves clients and can't hear its slave, which is promoted."""
+    """The old master serves clients and cannot reach its slave, which is promoted."""
     for link in proxies.links:
         link.cut()
     promote_directly(new)
@@ -129,7 +132,7 @@ def cut(_: Node, new: Node, proxies: Proxies) -> Callable[[], None]:
 
 
 def promote_directly(node: Node) -> None:
-    """As an operator who knows better than the command, which spares masters that answer."""
+    """As an operator who bypasses the command, which does not demote masters that respond."""
     with BlockingPeer(node.address) as peer:
         answer, _ = peer.call(RequestCode.PROMOTE_BROKER, {"aboveEpoch": "0"})
     assert answer.code == 0, answer.remark
@@ -151,10 +154,10 @@ def test_acknowledged_messages_survive_promotions_and_returns(
         until(lambda: in_sync(first.address) == 1, "the slave is in sync")
         with Load(sent) as load:
             load.wait_acknowledged(50)
-            mend = strike(first, second, proxies)
+            heal = strike(first, second, proxies)
             until(lambda: role_of(second) == "MASTER", "the slave is the master")
-            time.sleep(1)  # both may take messages now
-            mend()
+            time.sleep(1)  # both may accept messages now
+            heal()
             until(lambda: in_sync(second.address) == 1, "the old master follows", wait_s=60)
             load.wait_acknowledged(50)
         until_equal(second, first)

@@ -1,4 +1,4 @@
-"""What a master does without being asked goes on at the slave that takes its place."""
+"""Background services of a master continue at the slave that replaces it."""
 
 import json
 from datetime import timedelta
@@ -19,12 +19,16 @@ def progress_of(node: Node, name: str) -> dict[str, object]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def test_delays_timers_and_transactions_go_on_at_the_promoted_slave(tmp_path: Path) -> None:
+def test_delays_timers_and_transactions_continue_at_the_promoted_slave(tmp_path: Path) -> None:
     decisions = [TransactionState.UNKNOWN]
     with (
-        Group(tmp_path, messageDelayLevel="1s 6s", transactionTimeOut="500",
-              transactionCheckInterval="500") as group,
-    ):  # fmt: skip
+        Group(
+            tmp_path,
+            messageDelayLevel="1s 6s",
+            transactionTimeOut="500",
+            transactionCheckInterval="500",
+        ) as group,
+    ):
         master, slave = group.master, group.add(1)
         master.start()
         slave.start()
@@ -42,8 +46,10 @@ def test_delays_timers_and_transactions_go_on_at_the_promoted_slave(tmp_path: Pa
             with producer.transaction(Message(TOPIC, b"undecided")) as left:
                 left.leave_undecided()
             until_equal(master, slave)
-            until(lambda: progress_of(slave, "timerProgress").get("scanned") == 2,
-                  "the slave knows how far the master came")  # fmt: skip
+            until(
+                lambda: progress_of(slave, "timerProgress").get("scanned") == 2,
+                "the slave knows how far the master came",
+            )
             master.server.kill()
             promote(group)
             decisions.append(TransactionState.COMMIT)
@@ -51,8 +57,8 @@ def test_delays_timers_and_transactions_go_on_at_the_promoted_slave(tmp_path: Pa
         assert sorted(read_all(group)) == sorted(BEFORE | AFTER)
 
 
-def test_a_switch_delivers_nothing_again(tmp_path: Path) -> None:
-    """However long ago the slave asked how far its master was: it asks once more."""
+def test_switch_delivers_nothing_twice(tmp_path: Path) -> None:
+    """The slave fetches the progress of its master once more, however recent its last fetch."""
     with Group(tmp_path, messageDelayLevel="1s", metadata_ms="600000") as group:
         master, slave = group.master, group.add(1)
         master.start()

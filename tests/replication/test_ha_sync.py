@@ -1,4 +1,4 @@
-"""Synchronous replication between real processes: what an answer says is so."""
+"""Synchronous replication between real processes: a response is true."""
 
 import os
 import subprocess
@@ -27,13 +27,13 @@ SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "600"}
 
 
 def statuses(group: Group, count: int) -> list[str]:
-    """What producers are told, message by message."""
+    """The send status of each message."""
     with Producer("producers", nameserver=group.nameserver) as producer:
         return [producer.send(Message(TOPIC, b"x" * 300)).status.name for _ in range(count)]
 
 
-def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
-    """Also in the strictest configuration: both disks hold it before the answer."""
+def test_send_status_tells_whether_a_slave_has_the_message(tmp_path: Path) -> None:
+    """Also in the strictest configuration: both disks have the message before the response."""
     with Group(tmp_path, flushDiskType="SYNC_FLUSH") as group:
         master = group.nodes[0] = group.master = group.add(0, **SYNC)
         slave = group.add(1)
@@ -64,17 +64,20 @@ def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
 
 
 def configure(group: Group, pair: str = "", **changes: str) -> str:
-    """The command, as an operator says it; what it complains about."""
+    """Run the command as an operator does; returns its error."""
     sets = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
     done = subprocess.run(
         [TIANZHOU, "broker", "config", GROUP, "-n", group.nameserver, *sets],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         env=os.environ | {"TIANZHOU_CREDENTIALS": pair},
-    )  # fmt: skip
+    )
     return done.stderr
 
 
-def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Path) -> None:
+def test_number_of_confirming_replicas_can_change_at_run_time(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master = group.nodes[0] = group.master = group.add(0, **SYNC, minInSyncReplicas="1")
         slave = group.add(1)
@@ -94,7 +97,9 @@ def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Pa
             waiting = sending.submit(statuses, group, 1)
             until(lambda: unconfirmed(master.address) > 0, "a sender waits for the slave")
             assert not waiting.done()
-            assert configure(group, inSyncReplicas="1") == ""  # and it need not any more
+            assert (
+                configure(group, inSyncReplicas="1") == ""
+            )  # and the second replica is no longer needed
             assert waiting.result(120) == ["SEND_OK"]
         assert "copies.changed copies=1 before=2" in master.server.last_words()
         until(lambda: "copies_lowered" in master.server.last_words(), "an alarm says so")
@@ -113,8 +118,8 @@ def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Pa
         assert (look.copies_needed, copy.copies_needed) == (2, 2)
 
 
-def test_copies_that_must_confirm_are_not_lowered_below_the_settings(tmp_path: Path) -> None:
-    """Nor by a client without the credentials of the cluster; a promoted slave keeps to that."""
+def test_number_of_confirming_replicas_is_never_below_the_settings(tmp_path: Path) -> None:
+    """Nor by a client without the cluster's credentials; a promoted slave keeps the limit."""
     with Group(tmp_path, innerClientAuthenticationCredentials=PAIR) as group:
         master = group.nodes[0] = group.master = group.add(0, **SYNC)
         slave = group.add(1)
@@ -146,7 +151,7 @@ def visible(group: Group) -> int:
         return sum(consumer.end(queue) for queue in consumer.queues(TOPIC))
 
 
-def test_a_promoted_slave_waits_for_copies_as_its_master_did(tmp_path: Path) -> None:
+def test_promoted_slave_waits_for_replicas_like_its_master(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
         master = group.nodes[0] = group.master = group.add(0, **SYNC)
         slave = group.add(1, slaveTimeout="600")

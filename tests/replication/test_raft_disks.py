@@ -1,5 +1,5 @@
-"""Real processes, real disks: one that is full is waited for, one that fails ends its member; and
-the group goes on without either."""
+"""Real processes, real disks: a member with a full disk waits, one with a failing disk exits; the
+group works without either."""
 
 import resource
 import subprocess
@@ -17,7 +17,7 @@ DISK_BYTES = 48 << 20
 @pytest.fixture
 def small_disks(tmp_path: Path) -> Iterator[Cluster]:
     tried = subprocess.run(
-        [*OWN_DISK, "size=1m", str(tmp_path), "true"], capture_output=True, timeout=10, check=False
+        [*OWN_DISK, "size=1m", str(tmp_path), "true"], capture_output=True, timeout=60, check=False
     )
     if tried.returncode:
         pytest.skip(f"no disk of a size can be mounted here: {tried.stderr.decode().strip()}")
@@ -28,7 +28,7 @@ def small_disks(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def fill(member: Member) -> None:
-    """Not a byte is left."""
+    """Fill the disk of a member to the last byte."""
     chunk = bytes(1 << 16)
     with member.filler.open("wb", buffering=0) as file:
         while True:
@@ -41,7 +41,7 @@ def fill(member: Member) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_waited_for(small_disks: Cluster) -> None:
+def test_member_with_a_full_disk_waits_and_catches_up(small_disks: Cluster) -> None:
     cluster = small_disks
     with Load(cluster) as load:
         leader = cluster.wait_leader()
@@ -49,15 +49,19 @@ def test_a_full_disk_is_waited_for(small_disks: Cluster) -> None:
         wait_for("another leads", lambda: cluster.leader() not in (None, leader))
         load.wait_progress()
         leader.filler.unlink()
-        wait_for("it has caught up", lambda: cluster.is_level(leader))
+        wait_for("the member has caught up", lambda: cluster.is_level(leader))
         follower = cluster.followers()[0]
         fill(follower)
         before = follower.raft()["applied"]
-        wait_for("the others go on", lambda: cluster.wait_leader().raft()["commit"] > before + 300)
-        assert follower.raft()["last"] < cluster.wait_leader().raft()["commit"], "it was not full"
+        wait_for(
+            "the others continue", lambda: cluster.wait_leader().raft()["commit"] > before + 300
+        )
+        assert follower.raft()["last"] < cluster.wait_leader().raft()["commit"], (
+            "the disk was not full"
+        )
         assert cluster.wait_leader() is not follower
         follower.filler.unlink()
-        wait_for("it has caught up", lambda: cluster.is_level(follower))
+        wait_for("the member has caught up", lambda: cluster.is_level(follower))
     cluster.wait_equal()
     for member in cluster.members:
         assert member.server.lives == 1
@@ -65,12 +69,12 @@ def test_a_full_disk_is_waited_for(small_disks: Cluster) -> None:
 
 
 def fail_writes(member: Member) -> None:
-    """From now on every write to a file fails, as on a disk that is dying."""
+    """Let every write to a file fail from now on, as on a dying disk."""
     resource.prlimit(member.server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
 
 @pytest.mark.slow
-def test_a_member_whose_disk_fails_ends_and_the_group_goes_on(cluster: Cluster) -> None:
+def test_member_whose_disk_fails_exits_and_the_group_continues(cluster: Cluster) -> None:
     with Load(cluster) as load:
         for failed in (cluster.wait_leader(), cluster.followers()[0]):
             fail_writes(failed)
@@ -78,7 +82,7 @@ def test_a_member_whose_disk_fails_ends_and_the_group_goes_on(cluster: Cluster) 
             load.wait_progress()
             failed.start()
             failed.server.wait_ready()
-            wait_for("it has caught up", lambda one=failed: cluster.is_level(one))
+            wait_for("the member has caught up", lambda one=failed: cluster.is_level(one))
     cluster.wait_equal()
     for member in cluster.members:
         assert set(load.acked) <= set(cluster.values(member))

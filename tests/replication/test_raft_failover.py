@@ -1,61 +1,76 @@
-"""Real processes: leaders and followers die, stand still and come back; nothing acknowledged is
-lost, and clients go on."""
+"""Real processes: leaders and followers die, hang and return; nothing acknowledged is lost, and
+clients continue."""
 
 import time
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import pytest
 from raft_cluster import Cluster, Load, Member, check_all, wait_for
 
 from tianzhou.raft.roles import Role
+from tianzhou.testing.kit.stopwatch import Stopwatch
 
 KILLS = 3
 WITHOUT_LEADER_S_MAX = 0.5
-"""For each step of a rolling restart, as members note it."""
+"""For each step of a rolling restart, from the logs of the members."""
+FAILOVER_S_MAX = 8
+GAP_S_MAX = 2
+"""Limits do not count the time in which no core was free: see `Stopwatch`."""
+
+
+def watch(members: Iterable[Member]) -> Stopwatch:
+    return Stopwatch(*(member.server.pid for member in members))
 
 
 @pytest.mark.slow
-def test_members_die_and_stand_still(cluster: Cluster) -> None:
+def test_members_that_die_or_hang_lose_nothing(cluster: Cluster) -> None:
     with Load(cluster) as load:
-        leaders_are_killed(cluster, load)
-        a_leader_stands_still(cluster, load)
-        a_follower_is_killed(cluster, load)
-        a_quorum_is_lost_and_found(cluster, load)
+        kill_leaders(cluster, load)
+        pause_a_leader(cluster, load)
+        kill_a_follower(cluster, load)
+        lose_and_restore_the_quorum(cluster, load)
     check_all(cluster, load)
 
 
-def leaders_are_killed(cluster: Cluster, load: Load) -> None:
+def kill_leaders(cluster: Cluster, load: Load) -> None:
     times: list[float] = []
     for _ in range(KILLS):
         leader = cluster.wait_leader()
+        stopwatch = watch(cluster.followers())
         leader.server.kill()
-        times.append(load.wait_progress())
+        load.wait_progress()
+        times.append(stopwatch.seconds())
         leader.start()
         leader.server.wait_ready()
-    assert max(times) < 8, times
+    assert max(times) < FAILOVER_S_MAX, times
 
 
-def a_leader_stands_still(cluster: Cluster, load: Load) -> None:
+def pause_a_leader(cluster: Cluster, load: Load) -> None:
     leader = cluster.wait_leader()
+    stopwatch = watch(cluster.followers())
     leader.server.pause()
-    took_s = wait_for("another leader", lambda: cluster.leader() not in (None, leader))
-    assert took_s < 8
+    wait_for("another leader", lambda: cluster.leader() not in (None, leader))
+    assert stopwatch.seconds() < FAILOVER_S_MAX
     load.wait_progress()
     leader.server.resume()
-    # It believed to lead, and must not acknowledge anything any more.
-    wait_for("it follows", lambda: leader.raft()["isLeading"] is False)
+    # It believed to be the leader, and must not acknowledge anything any more.
+    wait_for("the old leader follows", lambda: leader.raft()["isLeading"] is False)
     load.wait_progress()
 
 
-def a_follower_is_killed(cluster: Cluster, load: Load) -> None:
+def kill_a_follower(cluster: Cluster, load: Load) -> None:
     follower = cluster.followers()[0]
+    stopwatch = watch(one for one in cluster.members if one is not follower)
     follower.server.kill()
-    assert load.wait_progress() < 2, "a follower is missed"
+    load.wait_progress()
+    assert stopwatch.seconds() < GAP_S_MAX, "a dead follower must not delay sends"
     follower.start()
     follower.server.wait_ready()
-    wait_for("it has caught up", lambda: cluster.is_level(follower))
+    wait_for("the member has caught up", lambda: cluster.is_level(follower))
 
 
-def a_quorum_is_lost_and_found(cluster: Cluster, load: Load) -> None:
+def lose_and_restore_the_quorum(cluster: Cluster, load: Load) -> None:
     followers = cluster.followers()
     for follower in followers:
         follower.server.kill()
@@ -71,39 +86,54 @@ def a_quorum_is_lost_and_found(cluster: Cluster, load: Load) -> None:
 
 
 @pytest.mark.slow
-def test_a_rolling_restart(cluster: Cluster) -> None:
-    """Each member stops in order: a leader hands over before it goes, and nobody has to notice that
-    it is gone."""
-    without_s: list[float] = []
+def test_rolling_restart_is_invisible_to_producers(cluster: Cluster) -> None:
+    """Each member stops cleanly: a leader hands over first, so the others need not detect that it
+    is gone."""
+    steps: list[Step] = []
     left = set(cluster.members)
+    start_s, stopwatch = time.monotonic(), Stopwatch()
     with Load(cluster) as load:
         while left:
             leader = cluster.wait_leader()
             member = leader if leader in left else left.copy().pop()
             left.remove(member)
-            without_s.append(restart(cluster, load, member))
-    assert sum(wait > 0 for wait in without_s) >= 2, without_s
-    assert max(without_s) <= WITHOUT_LEADER_S_MAX, without_s
-    assert not load.failed, "a producer was told of a planned hand-over"
-    assert max(load.gaps_s) < 2
+            steps.append(restart(cluster, load, member))
+    assert sum(step.was_leader for step in steps) >= 2, steps
+    assert max(step.without_leader_s - step.crowded_s for step in steps) <= WITHOUT_LEADER_S_MAX
+    crowded_s = sum(step.crowded_s for step in steps)
+    crowded_s += time.monotonic() - start_s - stopwatch.seconds()
+    # A send fails after a second, which on a crowded machine may pass without a core.
+    assert load.failed <= int(crowded_s), "a producer noticed a planned hand-over"
+    assert max(load.gaps_s) < GAP_S_MAX + max(step.crowded_s for step in steps)
     check_all(cluster, load)
 
 
-def restart(cluster: Cluster, load: Load, member: Member) -> float:
-    """How long nobody took messages, by what the members say."""
-    was_leader, began_s = member is cluster.leader(), time.time()
+class Step(NamedTuple):
+    """One step of a rolling restart."""
+
+    was_leader: bool
+    without_leader_s: float
+    """How long there was no leader, from the logs of the members."""
+    crowded_s: float
+    """How long the processes waited for a core."""
+
+
+def restart(cluster: Cluster, load: Load, member: Member) -> Step:
+    was_leader, began_s, start_s = member is cluster.leader(), time.time(), time.monotonic()
+    stopwatch = watch(one for one in cluster.members if one is not member)
     member.server.stop()
     load.wait_progress()
+    crowded_s = time.monotonic() - start_s - stopwatch.seconds()
     member.start()
     member.server.wait_ready()
-    wait_for("it has caught up", lambda: cluster.is_level(member))
+    wait_for("the member has caught up", lambda: cluster.is_level(member))
     events = cluster.events(began_s)
     served = [event.at_s for event in events if event.what == "raft.serves"]
     handed_over = [event.at_s for event in events if event.what == "raft.hands_over"]
     assert len(served) == len(handed_over) == was_leader, events
     if not was_leader:
-        return 0.0
-    # By a transfer, and by nothing else: whoever waits for an election asks for votes first.
+        return Step(was_leader, 0.0, crowded_s)
+    # By a transfer only: a member whose election timeout expires asks for pre-votes first.
     between = [event for event in events if handed_over[0] <= event.at_s <= served[0]]
     assert Role.PRE_CANDIDATE.value not in {event.facts.get("role") for event in between}, events
-    return served[0] - handed_over[0]
+    return Step(was_leader, served[0] - handed_over[0], crowded_s)

@@ -16,7 +16,7 @@ TRANSFERS = 4
 
 @pytest.mark.slow
 def test_keyed_sends_during_leader_transfers_succeed_in_order(cluster: Cluster) -> None:
-    """A member that does not lead refuses with SERVICE_NOT_AVAILABLE: the message is not stored, so
+    """A member that does not lead rejects with SERVICE_NOT_AVAILABLE: the message is not stored, so
     the producer may send it again. Each key has one message in flight."""
     sent = asyncio.run(send_while_leaders_change(cluster))
     assert all(sent), "a key without messages proves nothing"
@@ -29,7 +29,7 @@ def test_keyed_sends_during_leader_transfers_succeed_in_order(cluster: Cluster) 
 
 
 async def send_while_leaders_change(cluster: Cluster) -> list[int]:
-    """How many messages of each key were acknowledged: all that were sent, or else it raises."""
+    """Send during transfers; returns how many messages of each key were acknowledged."""
     sent = [0] * KEYS
     is_over = asyncio.Event()
     options = ProducerOptions(send_timeout_s=30.0)
@@ -51,9 +51,10 @@ async def send_while_leaders_change(cluster: Cluster) -> list[int]:
             follower = (await asyncio.to_thread(cluster.followers))[0]
             await asyncio.to_thread(transfer, cluster, follower)
             await asyncio.to_thread(
-                wait_for, "progress of every key",
+                wait_for,
+                "progress of every key",
                 lambda goals=goals: all(now > goal for now, goal in zip(sent, goals, strict=True)),
-            )  # fmt: skip
+            )
         is_over.set()
     return sent
 

@@ -15,8 +15,11 @@ from tianzhou.testing.chaos.processes import TIANZHOU
 def tianzhou(cluster: Cluster, *arguments: str) -> str:
     done = subprocess.run(
         [TIANZHOU, *arguments, "-n", cluster.nameserver, "--json"],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -24,41 +27,41 @@ def tianzhou(cluster: Cluster, *arguments: str) -> str:
 @pytest.mark.slow
 def test_members_are_repaired_added_and_removed(cluster: Cluster) -> None:
     with Load(cluster) as load:
-        a_new_disk_counts_only_when_it_is_repaired(cluster, load)
-        dead_members_are_replaced(cluster, load)
-        a_leader_is_removed(cluster, load)
+        replace_a_disk(cluster, load)
+        replace_dead_members(cluster, load)
+        remove_a_leader(cluster, load)
     cluster.wait_equal()
     for member in cluster.members:
         assert set(load.acked) <= set(cluster.values(member))
     cluster.check_identical()
 
 
-def a_new_disk_counts_only_when_it_is_repaired(cluster: Cluster, load: Load) -> None:
+def replace_a_disk(cluster: Cluster, load: Load) -> None:
     wiped, other = cluster.followers()
     wiped.server.kill()
     shutil.rmtree(wiped.data)
     other.server.kill()
     wiped.start()
     wiped.server.wait_ready()
-    # With one that remembers and one that does not there is no majority.
+    # One member with its log and one without are not a majority.
     count = len(load.acked)
-    wait_for("it knows that it forgot", lambda: wiped.raft()["isInDoubt"])
+    wait_for("the member knows that it lost its log", lambda: wiped.raft()["isInDoubt"])
     leader = next(one for one in cluster.members if one not in (wiped, other))
-    wait_for("nobody leads", lambda: leader.raft()["isLeading"] is False)
+    wait_for("there is no leader", lambda: leader.raft()["isLeading"] is False)
     assert len(load.acked) <= count + 1
     other.start()
     other.server.wait_ready()
     load.wait_progress()
-    wait_for("it is repaired", lambda: not wiped.raft()["isInDoubt"])
+    wait_for("the member is repaired", lambda: not wiped.raft()["isInDoubt"])
 
 
 def was_done(cluster: Cluster, *arguments: str) -> bool:
-    """Whether the command says that there was nothing to do."""
+    """Whether the command reports that there was nothing to do."""
     return json.loads(tianzhou(cluster, "raft", *arguments))["already"]
 
 
-def added(cluster: Cluster, name: str) -> Member:
-    """A fresh member, that has a vote when this returns."""
+def add_member(cluster: Cluster, name: str) -> Member:
+    """Add a new member; it is a voter when this returns."""
     member = cluster.add(name)
     member.start()
     member.server.wait_ready()
@@ -66,7 +69,7 @@ def added(cluster: Cluster, name: str) -> Member:
     return member
 
 
-def removed(cluster: Cluster, member: Member) -> None:
+def remove_member(cluster: Cluster, member: Member) -> None:
     assert not was_done(cluster, "remove", GROUP, member.name, "--yes")
     cluster.members.remove(member)
 
@@ -76,16 +79,16 @@ def voters(cluster: Cluster) -> list[str]:
     return sorted(peer["name"] for peer in peers if peer["isVoter"])
 
 
-def dead_members_are_replaced(cluster: Cluster, load: Load) -> None:
+def replace_dead_members(cluster: Cluster, load: Load) -> None:
     """While a minority is down, and producers send."""
     dead, other = cluster.followers()
     dead.server.kill()
-    third = added(cluster, "n3")  # of four, three have to agree: all that live
-    removed(cluster, dead)
+    third = add_member(cluster, "n3")  # three of four must agree: all that are alive
+    remove_member(cluster, dead)
     assert load.wait_progress() < 2
     other.server.kill()
-    removed(cluster, other)  # of three, two
-    fourth = added(cluster, "n4")
+    remove_member(cluster, other)  # two of three must agree
+    fourth = add_member(cluster, "n4")
     assert load.wait_progress() < 2
     (first,) = [one for one in cluster.members if one not in (third, fourth)]
     assert voters(cluster) == sorted([first.name, "n3", "n4"])
@@ -95,8 +98,8 @@ def dead_members_are_replaced(cluster: Cluster, load: Load) -> None:
     first.server.wait_ready()
 
 
-def a_leader_is_removed(cluster: Cluster, load: Load) -> None:
-    """It hands over first: whoever is gone can't, and the others would have to notice."""
+def remove_a_leader(cluster: Cluster, load: Load) -> None:
+    """It hands over first: otherwise the others would have to detect that it is gone."""
     tianzhou(cluster, "raft", "transfer", GROUP, "n3")
     leader, began_s = cluster.wait_leader(), time.time()
     assert leader.name == "n3"
@@ -115,11 +118,11 @@ def a_leader_is_removed(cluster: Cluster, load: Load) -> None:
     assert sorted(row["member"] for row in rows) == left
     rows = json.loads(tianzhou(cluster, "cluster"))
     assert {row["member"] for row in rows} >= set(left)
-    who_repeats_a_command_changes_nothing(cluster, gone="n3")
+    repeat_commands(cluster, gone="n3")
 
 
-def who_repeats_a_command_changes_nothing(cluster: Cluster, gone: str) -> None:
-    """As somebody does who was not told that it was done."""
+def repeat_commands(cluster: Cluster, gone: str) -> None:
+    """As an operator does who did not see the response."""
     leader = cluster.wait_leader()
     before = leader.raft()["term"]
     assert was_done(cluster, "transfer", GROUP, leader.name)
@@ -131,16 +134,31 @@ def who_repeats_a_command_changes_nothing(cluster: Cluster, gone: str) -> None:
         tianzhou(cluster, "raft", "add", GROUP, f"{leader.name}=127.0.0.1:1")
 
 
-def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:
+def test_directory_of_another_member_is_rejected(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=1) as cluster:
         cluster.start()
         (member,) = cluster.members
         member.server.stop()
         done = subprocess.run(
-            [TIANZHOU, "broker", "--data", str(member.data), "-p", "0", "--raft-group", GROUP,
-             "--raft-id", "other", "--raft-peers", "other=127.0.0.1:1"],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            [
+                TIANZHOU,
+                "broker",
+                "--data",
+                str(member.data),
+                "-p",
+                "0",
+                "--raft-group",
+                GROUP,
+                "--raft-id",
+                "other",
+                "--raft-peers",
+                "other=127.0.0.1:1",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode != 0
         assert "belongs to n0 of group g, not to other" in done.stderr
 
@@ -148,15 +166,20 @@ def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--raft-group", "g"], "none of the peers"),
+        (["--raft-group", "g"], "must be one of the peers"),
         (["--raft-group", "g", "--raft-peers", "n0:1", "--raft-id", "n0"], "invalid peer"),
         (["--raft-peers", "n0=h:1", "--raft-id", "n0"], "needs a name"),
     ],
 )
-def test_settings_that_can_not_work(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_raft_broker_rejects_settings_that_cannot_work(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
     done = subprocess.run(
         [TIANZHOU, "broker", "--data", str(tmp_path), *arguments],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode != 0
     assert said in done.stderr

@@ -1,4 +1,4 @@
-"""Real processes: what belongs to the messages moves with them to the next leader."""
+"""Real processes: state that belongs to messages moves with them to the next leader."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,15 +33,18 @@ def kill_leader(cluster: Cluster) -> None:
 
 def commit_offset(cluster: Cluster, offset: int) -> None:
     ext = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset),
-    }  # fmt: skip
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "commitOffset": str(offset),
+    }
     with BlockingPeer(cluster.wait_leader().address) as peer:
         answer, _ = peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
 @pytest.mark.slow
-def test_topics_offsets_delays_and_transactions_survive_the_leader(cluster: Cluster) -> None:
+def test_topics_offsets_delays_and_transactions_survive_a_leader_kill(cluster: Cluster) -> None:
     checked: list[str] = []
 
     def check(message: object) -> TransactionState:
@@ -59,14 +62,14 @@ def test_topics_offsets_delays_and_transactions_survive_the_leader(cluster: Clus
                 lambda at=member.address: looking.committed(at, GROUP, TOPIC, 0) == 7,
             )
         with producer.transaction(Message(TOPIC, b"undecided")) as transaction:
-            transaction.leave_undecided()  # the broker has to ask
+            transaction.leave_undecided()  # the broker has to check it
         with Admin(nameserver=cluster.nameserver) as admin:
-            admin.topics.create("made-a-moment-before", queues=3)
+            admin.topics.create("created-just-before", queues=3)
         kill_leader(cluster)
         leader = cluster.wait_leader()
         assert looking.committed(leader.address, GROUP, TOPIC, 0) == 7
         with Admin(nameserver=cluster.nameserver) as admin:
-            assert "made-a-moment-before" in admin.topics.all()
+            assert "created-just-before" in admin.topics.all()
 
         def shown() -> set[str]:
             try:

@@ -1,4 +1,4 @@
-"""Real processes: offsets that consumers commit at a follower, and what becomes of them."""
+"""Real processes: offsets that consumers commit at a follower reach the group."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tianzhou.testing.chaos import looking
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 SENT = 200
-"""50 in each queue."""
+"""50 messages in each queue."""
 
 
 @pytest.fixture
@@ -36,9 +36,13 @@ def ask(at: Member, code: RequestCode, /, **ext: str) -> None:
 
 def commit(member: Member, group: str, offset: int) -> None:
     ask(
-        member, RequestCode.UPDATE_CONSUMER_OFFSET,
-        consumerGroup=group, topic=TOPIC, queueId="0", commitOffset=str(offset),
-    )  # fmt: skip
+        member,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic=TOPIC,
+        queueId="0",
+        commitOffset=str(offset),
+    )
 
 
 def offset_at(member: Member, group: str) -> int | None:
@@ -53,7 +57,7 @@ def wait_all(cluster: Cluster, group: str, offset: int) -> None:
         )
 
 
-def let_lead(cluster: Cluster, member: Member) -> None:
+def transfer_leadership(cluster: Cluster, member: Member) -> None:
     leader = cluster.wait_leader()
     ask(leader, RequestCode.CHANGE_RAFT, action="transfer", member=member.name)
     wait_for(f"{member.name} leads", lambda: cluster.leader() is member)
@@ -68,15 +72,17 @@ def test_offset_committed_at_a_follower_reaches_every_member(cluster: Cluster) -
     wait_all(cluster, "readers", 40)
     wait_all(cluster, "fresh", 30)
     commit(leader, "readers", 45)
-    commit(follower, "readers", 44)  # late: the group is further already
+    commit(follower, "readers", 44)  # late: the group is already further
     wait_all(cluster, "readers", 45)
-    let_lead(cluster, third)
+    transfer_leadership(cluster, third)
     wait_all(cluster, "readers", 45)
     wait_all(cluster, "fresh", 30)
 
 
-def test_offset_committed_without_a_leader_survives_and_is_handed_over(cluster: Cluster) -> None:
-    """The other two are killed; the survivor serves consumers, is killed, and comes back last."""
+def test_offset_committed_without_a_leader_survives_and_reaches_the_next_leader(
+    cluster: Cluster,
+) -> None:
+    """The other two are killed; the third serves consumers, is killed, and returns last."""
     leader, (follower, third) = cluster.wait_leader(), cluster.followers()
     commit(leader, "readers", 20)
     wait_all(cluster, "readers", 20)
@@ -84,7 +90,7 @@ def test_offset_committed_without_a_leader_survives_and_is_handed_over(cluster: 
     third.server.kill()
     commit(follower, "readers", 40)
     saved = follower.data / "config" / "acceptedOffset.json"
-    wait_for("it is saved", lambda: saved.exists() and "40" in saved.read_text())
+    wait_for("the offset is saved", lambda: saved.exists() and "40" in saved.read_text())
     follower.server.kill()
     for member in (leader, third):
         member.start()
@@ -100,24 +106,26 @@ def test_reset_and_deletion_are_not_undone_by_offsets_of_a_follower(cluster: Clu
     for group in ("reset", "deleted"):
         commit(leader, group, 0)
         wait_all(cluster, group, 0)
-    third.server.pause()  # the group goes on without it
+    third.server.pause()  # the group continues without it
     try:
         commit(follower, "reset", 40)
         commit(follower, "deleted", 40)
-        wait_for("it is handed over", lambda: offset_at(leader, "deleted") == 40)
+        wait_for("the offset is handed over", lambda: offset_at(leader, "deleted") == 40)
         ask(
-            leader, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-            topic=TOPIC, group="reset", timestamp="0", isForce="true",
-        )  # fmt: skip
-        ask(
-            leader, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="deleted", cleanOffset="true"
-        )  # fmt: skip
+            leader,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            topic=TOPIC,
+            group="reset",
+            timestamp="0",
+            isForce="true",
+        )
+        ask(leader, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="deleted", cleanOffset="true")
     finally:
         third.server.resume()
     wait_all(cluster, "reset", 0)
     wait_all(cluster, "deleted", 0)
     cluster.wait_equal()
-    let_lead(cluster, follower)
+    transfer_leadership(cluster, follower)
     for member in cluster.members:
         assert offset_at(member, "reset") == 0
         assert offset_at(member, "deleted") == 0, "a new group of that name would skip 40"

@@ -1,4 +1,4 @@
-"""A Raft group whose members all hold a poisoned record, as a former version replicated it."""
+"""A Raft group whose members all have a poisoned record, as an earlier version replicated it."""
 
 import shutil
 from pathlib import Path
@@ -22,9 +22,9 @@ FRAME_BYTES = 88 + 1 + len(TOPIC) + 2 + 20
 
 
 def poison(member: Member) -> tuple[int, int]:
-    """Replace the victim's record in the log of a stopped member; where it begins and ends.
+    """Replace the victim's record in the log of a stopped member; returns its start and end.
 
-    The queues go too: a former version never got past the poison, so it derived nothing from it.
+    The queues are deleted too: the earlier version never got past the poison.
     """
     (path,) = (member.data / "commitlog").iterdir()
     data = bytearray(path.read_bytes())
@@ -33,10 +33,13 @@ def poison(member: Member) -> tuple[int, int]:
         if bytes(record.stored_body) == VICTIM:
             size = record.total_size
             data[start : start + size] = poisoned_record(
-                queue_key(TOPIC, record.queue_id), b"x" * (size - FRAME_BYTES), sys_flag=0x10,
-                queue_offset=record.queue_offset, physical_offset=start,
+                queue_key(TOPIC, record.queue_id),
+                b"x" * (size - FRAME_BYTES),
+                sys_flag=0x10,
+                queue_offset=record.queue_offset,
+                physical_offset=start,
                 store_ms=record.store_timestamp,
-            )  # fmt: skip
+            )
             path.write_bytes(data)
             shutil.rmtree(member.data / "consumequeue")
             return start, start + size
@@ -44,7 +47,7 @@ def poison(member: Member) -> tuple[int, int]:
 
 
 def served(member: Member) -> list[str]:
-    """The body of every message that a member serves; the poison leaves a hole in its queue."""
+    """The body of every message that a member serves; the poison leaves a gap in its queue."""
     found: list[str] = []
     with BlockingPeer(member.address) as peer:
         for queue_id in range(QUEUES):
@@ -61,10 +64,18 @@ def served(member: Member) -> list[str]:
 
 def pull_of(queue_id: int, offset: int) -> dict[str, str]:
     return PullMessageRequest(
-        consumer_group="readers", topic=TOPIC, queue_id=queue_id, queue_offset=offset,
-        max_msg_nums=32, sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*",
-        sub_version=0, expression_type="TAG",
-    ).to_ext()  # fmt: skip
+        consumer_group="readers",
+        topic=TOPIC,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    ).to_ext()
 
 
 def send(cluster: Cluster, bodies: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Members with their brokers in one process: a leader that was deposed and does not know it."""
+"""Members with their brokers in one process: a deposed leader that does not know it yet."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.raft import RaftMember
+from tianzhou.broker.replica.raft import RaftMode
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import raft_broker
 from tianzhou.cmd.clock import SystemClock
@@ -21,21 +21,28 @@ from tianzhou.wire.header import Header
 NAMES = ("n0", "n1", "n2")
 WAIT_S = 30.0
 SEND = {
-    "a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0",
-    "g": "1700000000000", "h": "0", "i": "",
-}  # fmt: skip
-Member = tuple[Broker, RaftMember]
+    "a": "makers",
+    "b": "orders",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "",
+}
+Member = tuple[Broker, RaftMode]
 
 
 async def until(condition: Callable[[], bool]) -> None:
     patience = Patience(WAIT_S)
     while not condition():
-        assert not patience.is_over(), "it did not come about in time"
+        assert not patience.is_over(), "the condition was not met in time"
         await asyncio.sleep(0.01)
 
 
 async def send(member: Member, body: bytes) -> Header:
-    """The answer of this member's broker."""
+    """Send to this member's broker; returns the response."""
 
     def call() -> Header:
         with BlockingPeer(member[0].address, timeout_s=WAIT_S) as peer:
@@ -57,46 +64,52 @@ def play(root: Path, scene: Callable[[list[Member]], Awaitable[None]]) -> None:
         try:
             for name in NAMES:
                 settings = RaftSettings(
-                    raft_enabled=True, raft_group="g", raft_peers=peers, raft_id=name,
-                    raft_new=True, raft_ack_timeout_ms=60_000,
-                )  # fmt: skip
+                    raft_enabled=True,
+                    raft_group="g",
+                    raft_peers=peers,
+                    raft_id=name,
+                    raft_new=True,
+                    raft_ack_timeout_ms=60_000,
+                )
                 config = BrokerConfig(host=HOST, port=0, vip_port=False)
-                store = StoreConfig(commit_log_file_bytes=FILE_BYTES, index_slots=100,
-                                    index_entries=400)  # fmt: skip
+                store = StoreConfig(
+                    commit_log_file_bytes=FILE_BYTES, index_slots=100, index_entries=400
+                )
                 members.append(
                     await raft_broker.start(
-                        settings, config, store, str(root / name), SystemClock()
+                        settings, config, store, str(root / name), clock=SystemClock()
                     )
                 )
             await scene(members)
         finally:
-            for broker, member in reversed(members):
-                await member.close()
+            for broker, _ in reversed(members):
                 await broker.close()
 
     asyncio.run(run())
 
 
-def test_who_waits_at_a_deposed_leader_is_not_told_that_it_is_stored(tmp_path: Path) -> None:
-    """Not even when the group has committed, at the same place, what its next leader took."""
+def test_send_to_a_deposed_leader_is_never_acknowledged(tmp_path: Path) -> None:
+    """Not even when the group has committed the next leader's message at the same place."""
 
     async def scene(members: list[Member]) -> None:
         old = await leader_of(members)
         assert (await send(old, b"kept")).code == ResponseCode.SUCCESS
-        old[1].group.peers.reach({})  # it hears the others, and they do not hear it
+        old[1].group.peers.reach({})  # it receives from the others, but cannot send to them
         store = old[1].group.store
         end = store.log.end
         waits = asyncio.create_task(send(old, b"lost"))
         await until(lambda: store.flushed > end)
         old[0].parts.writer.settle()
-        assert store.max_offset(queue_key("orders", 0)) == 1, "it is seen, and not committed"
+        assert store.max_offset(queue_key("orders", 0)) == 1, (
+            "the message is stored but not committed"
+        )
         lost_end = store.log.end
         new = await leader_of([one for one in members if one is not old])
         assert (await send(new, b"instead" * 1000)).code == ResponseCode.SUCCESS
         old[1].group.peers.reach(old[1].group.addresses())
         await until(lambda: old[1].group.replicated > lost_end)
         answer = await waits
-        # Not SERVICE_NOT_AVAILABLE, which says that it is certainly not stored.
+        # Not SERVICE_NOT_AVAILABLE, which means that it is certainly not stored.
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "no longer the master" in (answer.remark or "")
 

@@ -1,10 +1,9 @@
 """`tianzhou up --replicas 3`: a whole group with one command."""
 
-import json
 import os
 import signal
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raft_cluster import wait_for
@@ -12,7 +11,7 @@ from raft_cluster import wait_for
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client import Message
 from tianzhou.client.sync import Admin, Producer
-from tianzhou.testing.chaos.processes import TIANZHOU
+from tianzhou.testing.kit.server_process import ServerProcess, server_command
 
 
 def is_alive(pid: int) -> bool:
@@ -32,20 +31,14 @@ def is_sent(producer: Producer, body: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_a_group_on_this_machine_survives_one_of_its_processes(tmp_path: Path) -> None:
-    ready, said = tmp_path / "ready.json", tmp_path / "said.txt"
-    with said.open("wb") as output:
-        process = subprocess.Popen(
-            [TIANZHOU, "up", "--replicas", "3", "--data", str(tmp_path / "data"),
-             "--broker-port", "0", "--nameserver-port", "0", "--http-port", "0",
-             "--ready-file", str(ready)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=tmp_path,
-        )  # fmt: skip
+def test_up_with_replicas_survives_a_kill_of_one_process(tmp_path: Path) -> None:
+    ports = ["--broker-port", "0", "--nameserver-port", "0", "--http-port", "0"]
+    arguments = ["up", "--replicas", "3", "--data", str(tmp_path / "data"), *ports]
+    server = ServerProcess("up", server_command(arguments), tmp_path)
+    server.start()
     pids: dict[str, int] = {}
     try:
-        wait_for("the group serves", lambda: ready.exists() or process.poll() is not None, 60)
-        assert process.poll() is None, said.read_text()
-        facts = json.loads(ready.read_text())
+        facts: dict[str, Any] = {**server.wait_ready(within_s=60)}
         pids = facts["pids"]
         assert sorted(facts["members"]) == ["n0", "n1", "n2"]
         with Admin(nameserver=facts["nameserver"]) as admin:
@@ -62,13 +55,10 @@ def test_a_group_on_this_machine_survives_one_of_its_processes(tmp_path: Path) -
                 os.kill(pids[name], signal.SIGKILL)
                 wait_for("another master", lambda: masters() not in ([], [master]))
                 wait_for("a send", lambda: is_sent(producer, b"after"))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(300) == 0, said.read_text()
+        assert server.stop(within_s=300) == 0, server.log()
         assert not [pid for pid in pids.values() if is_alive(pid)]
     finally:
-        for pid in [*pids.values(), process.pid]:
-            if pid == process.pid and process.poll() is None:
-                process.kill()
-                process.wait()
-            elif pid != process.pid and is_alive(pid):
+        server.end()
+        for pid in pids.values():
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)

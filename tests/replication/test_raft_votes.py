@@ -1,4 +1,4 @@
-"""Real processes: who may change the members of a group, and which changes are refused."""
+"""Real processes: which changes of the members of a group are rejected."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tianzhou.wire.signing import Credentials
 
 PAIR = '{"accessKey":"cluster","secretKey":"secret"}'
 NOWHERE = "127.0.0.1:9"
-"""Nothing listens there."""
+"""No process listens on this address."""
 
 
 def change(leader: Member, action: str, member: str, address: str = "", pair: str = "") -> Header:
@@ -50,16 +50,16 @@ def test_voters_that_do_not_exist_never_join(cluster: Cluster) -> None:
     assert {peer["name"] for peer in leader.raft()["peers"]} == {"n0", "n1", "n2"}
 
 
-def test_change_that_would_leave_too_few_voters_alive_is_refused(cluster: Cluster) -> None:
+def test_change_that_leaves_too_few_live_voters_is_rejected(cluster: Cluster) -> None:
     leader, (one, other) = cluster.wait_leader(), cluster.followers()
     one.server.kill()
-    wait_for("it is missed", lambda: not is_connected(leader, one.name))
+    wait_for("the leader notices the dead member", lambda: not is_connected(leader, one.name))
 
     def refusal() -> str:
         return change(leader, "remove", other.name).remark or ""
 
-    # Two voters would be left, and one of them is dead. It was heard a moment ago, for a while.
-    wait_for("it is refused", lambda: "voters of which no majority responds" in refusal())
+    # Two voters would remain, one of them dead; it still counts as alive for a short time.
+    wait_for("the change is rejected", lambda: "voters of which no majority responds" in refusal())
     assert voters(leader) == {"n0", "n1", "n2"}
     assert change(leader, "remove", one.name).code == ResponseCode.SUCCESS
 
@@ -76,7 +76,7 @@ def signed(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_change_without_the_signature_of_the_cluster_is_refused(signed: Cluster) -> None:
+def test_change_without_the_cluster_signature_is_rejected(signed: Cluster) -> None:
     leader = signed.wait_leader()
     forged = '{"accessKey":"cluster","secretKey":"guessed"}'
     for pair in ("", forged):

@@ -1,4 +1,4 @@
-"""Bugs planted in what clients and tools of RocketMQ notice, and in the tools of the store.
+"""Bugs planted in what RocketMQ's clients and tools notice, and in the tools of the store.
 
 The suite of a bug is the test that must catch it, as `module:function`.
 """
@@ -7,7 +7,7 @@ from typing import Final
 
 from planting import Bug, Edit
 
-_PULL: Final = "tianzhou.broker.fetch.pull:Pull."
+_PULL: Final = "tianzhou.broker.fetch.pull_admission:PullAdmission."
 _DERIVATION: Final = "tianzhou.store.derivation:Derivation."
 
 
@@ -19,7 +19,7 @@ CLIENTS: Final = (
     _bug("unknown group not created for a Proxy",
          "test_admin_groups:"
          "test_config_of_an_unknown_group_creates_it_where_groups_are_created_automatically",
-         ("tianzhou.broker.groups.admin:AdminGroups.one",
+         ("tianzhou.broker.groups.admin:AdminGroups.group_config",
           "self.groups.obtain(name) or self._get(name)", "self._get(name)")),
     _bug("newer subscription always refused",
          "test_pull:test_pull_newer_than_the_heartbeat_is_served_unless_messages_could_be_lost",
@@ -30,18 +30,19 @@ CLIENTS: Final = (
           "if False:")),
     _bug("flags of topic and group left out of a pull",
          "test_pull:test_pull_response_repeats_the_flags_of_topic_and_group",
-         (_PULL + "_check", "topic.topic_sys_flag, group.group_sys_flag", "0, 0")),
-    _bug("pull forbidden without a type", "test_pull:test_a_group_that_may_not_consume",
-         ("tianzhou.broker.fetch.pull:forbidden", '{"forbiddenType": str(kind)}', "{}")),
+         ("tianzhou.broker.fetch.pull_admission:PullAdmission.check",
+          "topic.topic_sys_flag, group.group_sys_flag", "0, 0")),
+    _bug("pull forbidden without a type", "test_pull:test_pull_of_a_forbidden_group_is_rejected",
+         ("tianzhou.broker.fetch.pull_admission:forbidden", '{"forbiddenType": str(kind)}', "{}")),
     _bug("send answered without the transaction id",
          "test_send:test_send_response_has_the_unique_id_as_transaction_id",
-         ("tianzhou.broker.ingest.send_responses:SendAnswers.full",
+         ("tianzhou.broker.ingest.send_responses:SendResponses.full",
           "if unique is not None and not is_batch:", "if False:")),
     _bug("integers with leading zeros refused",
          "test_wire_fields:test_integer_spelled_as_only_java_does_is_read",
          ("tianzhou.wire.fields:_with_plain_integers", "if _JAVA_INTEGER.fullmatch(value):",
           "if False:")),
-    _bug("facts that tools look for not shown",
+    _bug("facts that tools need not shown",
          "test_settable:test_facts_that_rocketmq_tools_look_for_are_shown",
          ("tianzhou.broker.runtime_config:RuntimeConfig.table", "**_FIXED,", "")),
     _bug("setting that is shown called unknown",
@@ -59,53 +60,92 @@ CLIENTS: Final = (
 )  # fmt: skip
 
 SERVERS: Final = (
-    _bug("nested greeting ends a member's link",
-         "test_raft_peers:test_frame_that_is_nested_without_end_has_no_fields",
-         ("tianzhou.replication.raft_peers:_json", "(ValueError, RecursionError)", "ValueError")),
-    _bug("fenced store raises no alarm", "test_store_alarms:test_broken_store_is_an_alarm",
-         ("tianzhou.broker.observe.store_alarms:StoreAlarms._store", "holds=store.is_broken",
-          "holds=False")),
-    _bug("variables of the environment ignored",
-         "test_server_settings:test_a_later_source_wins_whatever_the_spelling",
-         ("tianzhou.cmd.server_settings:Given.take_all", "self._take_environment(environment,",
-          "self._take_environment({},")),
-    _bug("NameServer of the environment ignored",
-         "test_nameserver_addresses:test_our_variable_wins_over_rocketmqs",
-         ("tianzhou.base.nameserver_addresses:nameserver_from",
-          'environment.get(name, "").strip()', '""')),
-)  # fmt: skip
+    _bug(
+        "nested greeting ends a member's link",
+        "test_raft_peers:test_frame_that_is_nested_without_end_has_no_fields",
+        ("tianzhou.replication.raft_peers:_json", "(ValueError, RecursionError)", "ValueError"),
+    ),
+    _bug(
+        "fenced store raises no alarm",
+        "test_store_alarms:test_broken_store_is_an_alarm",
+        (
+            "tianzhou.broker.observe.health:StoreAlarms._store",
+            "holds=store.is_broken",
+            "holds=False",
+        ),
+    ),
+    _bug(
+        "variables of the environment ignored",
+        "test_server_settings:test_a_later_source_wins_whatever_the_spelling",
+        (
+            "tianzhou.cmd.server_settings:Given.take_all",
+            "self._take_environment(environment,",
+            "self._take_environment({},",
+        ),
+    ),
+    _bug(
+        "NameServer of the environment ignored",
+        "test_nameserver_addresses:test_our_variable_wins_over_rocketmqs",
+        (
+            "tianzhou.base.nameserver_addresses:nameserver_from",
+            'environment.get(name, "").strip()',
+            '""',
+        ),
+    ),
+)
 
 STORES: Final = (
-    _bug("unreadable page fails the whole read",
-         "test_read:test_unreadable_page_is_damage_to_its_records_only",
-         ("tianzhou.store.read:_read_one", "suppress(OSError)", "suppress(ZeroDivisionError)")),
-    _bug("paths of the settings ignored",
-         "test_store_layout:test_paths_are_in_the_directory_unless_settings_say_otherwise",
-         ("tianzhou.store.layout:paths_of", 'config.commit_log_path or f"{root}/{COMMIT_LOG}"',
-          'f"{root}/{COMMIT_LOG}"')),
-    _bug("DLedger's directory taken for an empty store",
-         "test_preflight:test_a_layout_that_cannot_be_read_is_refused",
-         ("tianzhou.store.preflight:_check_layout", 'name.startswith("dledger-")', "False")),
-    _bug("deleted topic taken for damage",
-         "test_derivation:test_verify_of_a_topic_that_was_deleted_and_created_again_is_clean",
-         (_DERIVATION + "live", "if bound is None:", "if True:")),
-    _bug("rebuild with the delay levels of the defaults",
-         "test_derivation:test_verify_and_rebuild_use_the_delay_levels_of_the_directory",
-         ("tianzhou.store.detect:detect", "delay_levels_ms=levels",
-          "delay_levels_ms=config.delay_levels_ms")),
-    _bug("older messages derived with today's delay levels",
-         "test_derivation:test_changed_delay_levels_leave_the_times_of_older_messages",
-         (_DERIVATION + "parts", "levels = self._stored.delay_levels", "levels = ()")),
-)  # fmt: skip
+    _bug(
+        "unreadable page fails the whole read",
+        "test_read:test_unreadable_page_is_damage_to_its_records_only",
+        ("tianzhou.store.read:_read_one", "suppress(OSError)", "suppress(ZeroDivisionError)"),
+    ),
+    _bug(
+        "paths of the settings ignored",
+        "test_store_layout:test_paths_are_in_the_directory_unless_settings_say_otherwise",
+        (
+            "tianzhou.store.layout:paths_of",
+            'config.commit_log_path or f"{root}/{COMMIT_LOG}"',
+            'f"{root}/{COMMIT_LOG}"',
+        ),
+    ),
+    _bug(
+        "DLedger's directory taken for an empty store",
+        "test_preflight:test_a_layout_that_cannot_be_read_is_refused",
+        ("tianzhou.store.preflight:_check_layout", 'name.startswith("dledger-")', "False"),
+    ),
+    _bug(
+        "deleted topic taken for damage",
+        "test_derivation:test_verify_of_a_topic_that_was_deleted_and_created_again_is_clean",
+        (_DERIVATION + "live", "if bound is None:", "if True:"),
+    ),
+    _bug(
+        "rebuild with the delay levels of the defaults",
+        "test_derivation:test_verify_and_rebuild_use_the_delay_levels_of_the_directory",
+        (
+            "tianzhou.store.detect:detect",
+            "delay_levels_ms=levels",
+            "delay_levels_ms=config.delay_levels_ms",
+        ),
+    ),
+    _bug(
+        "older messages derived with today's delay levels",
+        "test_derivation:test_changed_delay_levels_leave_the_times_of_older_messages",
+        (_DERIVATION + "parts", "levels = self._stored.delay_levels", "levels = ()"),
+    ),
+)
 
 TESTING: Final = (
-    _bug("tests impatient on a busy machine",
-         "test_kit_patience:test_patience_on_a_crowded_machine_lasts_as_much_longer",
-         ("tianzhou.testing.kit.patience:Patience.is_over", " / self._crowding()", "")),
-    _bug("tests impatient in spite of progress",
-         "test_kit_patience:test_patience_starts_again_when_there_was_progress",
-         ("tianzhou.testing.kit.patience:Patience.is_over", "if self._seen == before:",
-          "if True:")),
-)  # fmt: skip
+    _bug(
+        "tests impatient on a busy machine",
+        "test_kit_patience:test_patience_on_a_crowded_machine_lasts_as_much_longer",
+        ("tianzhou.testing.kit.patience:Patience.is_over", " / self._crowding()", ""),
+    ),
+    _bug(
+        "tests impatient in spite of progress",
+        "test_kit_patience:test_patience_starts_again_when_there_was_progress",
+        ("tianzhou.testing.kit.patience:Patience.is_over", "if self._seen == before:", "if True:"),
+    ),
+)
 
 BUGS: Final = (*CLIENTS, *SERVERS, *STORES, *TESTING)

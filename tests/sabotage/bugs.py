@@ -1,4 +1,4 @@
-"""The bugs we plant. Each is one that somebody has made, or nearly made, in a store like ours."""
+"""The bugs planted in the store. Each was made, or nearly made, in a store like ours."""
 
 from typing import Final
 
@@ -34,10 +34,10 @@ SYNCS: Final = (
          (_FLUSH + "save", "_sync(self._files, path)", "pass")),
     _bug("names of queue files not synced", "images",
          (_FLUSH + "save", "self._files.sync_dir(path)", "pass")),
-    _bug("gaps between queue files neither avoided nor mended", "images",
+    _bug("gaps between queue files neither avoided nor repaired", "images",
          (_QUEUE + "_remove", "self._cache.files.sync_dir(self.directory)", "pass"),
          (_QUEUE + "remove_expired", "self._cache.files.sync_dir(self.directory)", "pass"),
-         ("tianzhou.store.queues:Queues.keep_expired", "mend=True", "mend=False"), seed=54),
+         ("tianzhou.store.queues:Queues.keep_expired", "repair=True", "repair=False"), seed=54),
     _bug("table not synced", "images",
          ("tianzhou.store.tables:Table._replace", "file.sync()", "pass"), seed=1),
     _bug("name of a table not synced", "images",
@@ -138,7 +138,7 @@ FAULTS: Final = (
           "spans = []")),
     _bug("full disk taken for a broken one", "faults",
          (_LOG + "_refused", "if not is_shortage(error):", "if True:")),
-    _bug("flush fails without a word", "faults",
+    _bug("flush fails silently", "faults",
          (_STORE + "flush",
           "if not self.wait_flushed(self.log.end, timeout_ms / 1000):", "if False:")),
     _bug("directory stays locked after a failed start", "faults",
@@ -179,7 +179,7 @@ HOSTILE: Final = (
         "tries counted beyond an int",
         "hostile",
         (
-            "tianzhou.broker.ingest.retry:_again",
+            "tianzhou.broker.ingest.retry:_with_retry",
             "min(view.reconsume_times + 1, INT32_MAX)",
             "view.reconsume_times + 1",
         ),
@@ -225,7 +225,7 @@ _INCIDENTS: Final = "tianzhou.store.incidents:Incidents."
 _WRITE: Final = "make_lasting_dirs(files, paths.root); files.create(f'{paths.root}/{now_ms}', 0)"
 
 LOSSES: Final = (
-    _bug("log that ends early opened without a word", "losses",
+    _bug("log that ends early opened silently", "losses",
          ("tianzhou.store.opening:take",
           "if shortfall is not None and not (lenient or shortfall.may_open(config)):",
           "if False:")),
@@ -242,7 +242,7 @@ LOSSES: Final = (
          (_INCIDENTS + "_save", "self._table.save(changed)", "pass")),
     _bug("accepted loss not reported", "losses",
          (_STORE + "_open", "report.log_ended_early(shortfall)", "pass")),
-    _bug("log that begins late opened silently", "losses",
+    _bug("log that starts late opened silently", "losses",
          (_STORE + "_open", "report.log_begins_late(late)", "pass")),
     _bug("expired files removed without a record", "images",
          (_STORE + "_remove_expired", "current.log_begin)", "self._flusher._begin_wanted)"),
@@ -251,25 +251,43 @@ LOSSES: Final = (
          (_START + "recovered", "for name in set_aside:", "for name in ():")),
     _bug("offsets set back silently", "images",
          (_START + "recovered", "if beyond and not self.is_repaired:", "if False:"), seed=22),
-    _bug("acknowledged before anybody asked", "images",
+    _bug("loss acknowledged without an operator", "images",
          (_INCIDENTS + "report", "if not new:", "if True:")),
 )  # fmt: skip
 
 SHORTAGES: Final = (
-    _bug("checkpoint that can't be opened fences the store", "shortages",
-         (_FLUSH + "save", "if not is_unopened(error):", "if True:")),
-    _bug("files of a checkpoint that was put off are forgotten", "shortages",
-         (_FLUSH + "_with_owed", "if self._owed is not None:", "if False:")),
-    _bug("file left behind by each attempt to create it", "no memory",
-         ("tianzhou.store.files:creating", "files.remove(path)", "pass")),
-    _bug("lack of memory in dispatch not handled", "no memory",
-         (_STORE + "dispatch", "(OSError, MemoryError, StoreDamaged)", "(OSError, StoreDamaged)")),
-    _bug("lack of memory taken for a broken disk", "no memory",
-         ("tianzhou.store.descriptors:is_unopened", "MemoryError | NotOpened", "NotOpened"),
-         ("tianzhou.store.descriptors:is_shortage", "is_unopened(error) or (", "(")),
-    _bug("file that can't be created taken for a broken disk", "shortages",
-         (_LOG + "_refused", "if not is_shortage(error):", "if error.errno != 28:")),
-)  # fmt: skip
+    _bug(
+        "checkpoint that can't be opened fences the store",
+        "shortages",
+        (_FLUSH + "save", "if not is_unopened(error):", "if True:"),
+    ),
+    _bug(
+        "files of a checkpoint that was put off are forgotten",
+        "shortages",
+        (_FLUSH + "_with_owed", "if self._owed is not None:", "if False:"),
+    ),
+    _bug(
+        "file left behind by each attempt to create it",
+        "no memory",
+        ("tianzhou.store.files:creating", "files.remove(path)", "pass"),
+    ),
+    _bug(
+        "lack of memory in dispatch not handled",
+        "no memory",
+        (_STORE + "dispatch", "(OSError, MemoryError, StoreDamaged)", "(OSError, StoreDamaged)"),
+    ),
+    _bug(
+        "lack of memory taken for a broken disk",
+        "no memory",
+        ("tianzhou.store.descriptors:is_unopened", "MemoryError | NotOpened", "NotOpened"),
+        ("tianzhou.store.descriptors:is_shortage", "is_unopened(error) or (", "("),
+    ),
+    _bug(
+        "file that can't be created taken for a broken disk",
+        "shortages",
+        (_LOG + "_refused", "if not is_shortage(error):", "if error.errno != 28:"),
+    ),
+)
 
 BUGS: Final = (
     *LOSSES,

@@ -1,4 +1,4 @@
-"""Bugs of administration that we plant: changes at replicas, before a commit, by strangers."""
+"""Bugs planted in administration: changes at replicas, before a commit, without a signature."""
 
 from typing import Final
 
@@ -34,19 +34,19 @@ BUGS: Final = (
         ("tianzhou.broker.topics.topics:Topics.ensure_all", "if self._is_replica():", "if False:"),
     ),
     _bug(
-        "change answered before its commit",
+        "change acknowledged before its commit",
         "commit",
-        (_GATE + "holds", "if commit is None:", "if True:"),
+        (_GATE + "holds", "if self._mode.commit(on_committed):", "if False:"),
     ),
     _bug(
-        "unknown outcome answered with success",
+        "unknown outcome reported as success",
         "commit",
         (_GATE + "holds", "reply if outcome is Outcome.DURABLE else unknown(outcome)", "reply"),
     ),
     _bug(
         "nothing written, so nothing confirmed",
         "barrier",
-        (_METADATA + "tell", "if changes or always:", "if changes:"),
+        (_METADATA + "write_changes", "if changes or always:", "if changes:"),
     ),
     _bug(
         "queues removed before the deletion is committed",
@@ -63,7 +63,7 @@ BUGS: Final = (
         (_METADATA + "_take", 'if table == "topics":', "if False:"),
     ),
     _bug(
-        "deletion takes the queues of the next topic of its name",
+        "deletion removes the queues of the next topic of its name",
         "reborn",
         ("tianzhou.store.queues:Queues._ending", "if before is None:", "if True:"),
     ),
@@ -87,7 +87,7 @@ BUGS: Final = (
         ),
     ),
     _bug(
-        "late offset at a follower takes the group back",
+        "late offset at a follower moves the group back",
         "late",
         (_METADATA + "lead", "self.settle_offsets()", "pass"),
     ),
@@ -101,8 +101,8 @@ BUGS: Final = (
         ),
     ),
     _bug(
-        "strangers change members",
-        "strangers",
+        "members changed without a signature",
+        "signature",
         (
             "tianzhou.broker.access.cluster_proof:ClusterProof.check_members",
             "not _is_loopback(request.peer.remote)",

@@ -1,4 +1,4 @@
-"""Bugs planted where users meet the client first. Each names the check that must catch it."""
+"""Bugs planted in the client's main paths. Each names the check that must catch it."""
 
 from typing import Final
 
@@ -11,9 +11,9 @@ def _bug(name: str, check: str, *edits: tuple[str, str, str]) -> Bug:
 
 BUGS: Final = (
     _bug("a listener that raises is not logged", "listener",
-         ("tianzhou.client.aio.listener:Listener._raised", "log.warning(", "log.debug(")),
+         ("tianzhou.client.consume.listener:Listener._raised", "log.warning(", "log.debug(")),
     _bug("a listener that raises CancelledError ends its worker", "cancelled",
-         ("tianzhou.client.aio.listener:Listener.call",
+         ("tianzhou.client.consume.listener:Listener.call",
           "except (Exception, asyncio.CancelledError) as error", "except Exception as error")),
     _bug("a batch ignores its sharding key", "batch",
          ("tianzhou.client.core.selection:pick_of_batch",
@@ -21,10 +21,10 @@ BUGS: Final = (
     _bug("a missing extra ends in a traceback", "extra",
          ("tianzhou.base.extras:missing_extra", "if extra is None:", "if True:")),
     _bug("a keyed send fails while its broker is drained", "keyed",
-         ("tianzhou.client.aio.send_engine:PendingSend._may_go_on",
-          "isinstance(error, MOVED) and not isinstance(self._pick, Fixed)", "False")),
+         ("tianzhou.client.core.send:SendMachine._may_retry",
+          "isinstance(error, MOVED) and not isinstance(self.pick, Fixed)", "False")),
     _bug("a keyed send fails when a replica refuses it", "keyed",
-         ("tianzhou.client.aio.send_engine:PendingSend._may_go_on",
+         ("tianzhou.client.core.send:SendMachine._may_retry",
           "isinstance(error, ServiceNotAvailable)", "False")),
     _bug("a send overtakes the sends that wait for the route", "burst",
          ("tianzhou.client.aio.send_engine:PendingSend.start",
@@ -46,9 +46,9 @@ TERMINATION: Final = (
          ("tianzhou.client.aio.push_consumer:PushConsumer.run", _RUN,
           f"{_RUN}; __import__('os')._exit(0)")),
     _bug("in-flight messages are not waited for", "process",
-         ("tianzhou.client.aio.push_consumer:_Parts.on_revoked",
-          "await assigned.wait_free()", "pass")),
+         ("tianzhou.client.consume.running_consumer:RunningConsumer.on_revoked",
+          "await wait_until_idle(assigned)", "pass")),
     _bug("offsets are not committed on the way out", "process",
-         ("tianzhou.client.aio.group_member:GroupMember._release",
+         ("tianzhou.client.consume.assignments:Assignments._release",
           "await self.store.save_surely([assigned.queue])", "pass")),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bugs planted in what an operator sees of a cluster: names, brokers that vanish, findings, lag."""
+"""Bugs planted in what an operator sees of a cluster: names, missing brokers, findings, lag."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ CLUSTER_BUGS: Final = (
     _bug("promoted slave refused", "names",
          (_ROUTES + "_is_taken", "return ours == theirs or not ours or not theirs",
           "return True")),
-    _bug("name of a silent broker never free", "names",
+    _bug("name of a silent broker never released", "names",
          (_ROUTES + "_is_taken", "if now_s - old.heard_s > old.timeout_s:", "if False:")),
     _bug("broker that dialled again refused", "names",
          (_ROUTES + "_is_taken", "or old.address == wanted.address ", "")),
@@ -45,9 +45,9 @@ CLUSTER_BUGS: Final = (
     _bug("alarms of slaves left out", "findings",
          (_FINDINGS + "_place_findings", "if member is not None:",
           "if member is not None and not broker_id:")),
-    _bug("stuck group without an event not told", "findings",
-         (_FINDINGS + "_row_sentences", "if row.stuck and not told:", "if False:")),
-    _bug("internal groups told", "findings",
+    _bug("stuck group without an event not reported", "findings",
+         (_FINDINGS + "_row_sentences", "if row.stuck and not reported:", "if False:")),
+    _bug("internal groups reported", "findings",
          (_FINDINGS + "_group_findings", "if not is_internal_group(name) and", "if")),
     _bug("one finding for each queue", "findings",
          (_FINDINGS + "_event_sentences", "alike.setdefault(event.kind, [])",

@@ -1,4 +1,4 @@
-"""Clients and media that mean harm, in short: what the suites of tests/abuse try at length."""
+"""Hostile clients and failing disks in brief: tests/abuse has the full suites."""
 
 import errno
 from typing import Final
@@ -42,7 +42,7 @@ def layout_bits() -> None:
 
 
 def malformed_record() -> None:
-    """Written with a checksum that agrees, as a bug of ours once did."""
+    """Write a malformed record with a valid checksum, as a bug of ours once did."""
     broker = SmallBroker()
     append_check.remove(stored_form.check_chunk)
     try:
@@ -83,25 +83,28 @@ def lost_halves() -> None:
         assert broker.send(TOPIC, body, named, sys_flag=4).code == 0
     second = broker.messages(HALF_TOPIC)[1]
     end = {
-        "producerGroup": "p", "tranStateTableOffset": "1", "commitOrRollback": "8", "msgId": "",
+        "producerGroup": "p",
+        "tranStateTableOffset": "1",
+        "commitOrRollback": "8",
+        "msgId": "",
         "commitLogOffset": str(second.physical_offset),
-    }  # fmt: skip
+    }
     broker.ask(RequestCode.END_TRANSACTION, end)
     (message,) = broker.messages(TOPIC)
     back = {"group": "g", "offset": str(message.physical_offset), "delayLevel": "0"}
     broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
     broker.kill()
-    assert broker.parts.metric_sources.counts["pending_transactions"]() == 1
+    assert broker.metric("pending_transactions") == 1
     progress = {"topic": HALF_TOPIC, "queueId": "0", "commitOffset": "2"}
     group = {"consumerGroup": "CID_RMQ_SYS_TRANS"}
     broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, progress | group)
     broker.save_offsets()
     broker.kill()
-    assert broker.parts.metric_sources.counts["pending_transactions"]() == 1
+    assert broker.metric("pending_transactions") == 1
 
 
 class BadSectors(SimFile):
-    """A file that the disk takes and does not give back."""
+    """A file that can be written but not read."""
 
     def pread(self, at: int, size: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error", self.path)

@@ -1,7 +1,8 @@
-"""Planting a bug: a function of the product is compiled anew with a few words changed."""
+"""Planting a bug: a function of the product is recompiled with a piece of its code replaced."""
 
 import importlib
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Generator, Iterator
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Edit(NamedTuple):
-    """In this function (`module:Class.name`) these words become those."""
+    """In this function (`module:Class.name`), `old` is replaced by `new`."""
 
     where: str
     old: str
@@ -21,15 +22,15 @@ class Edit(NamedTuple):
 class Bug(NamedTuple):
     name: str
     suite: str
-    """Which checks must catch it."""
+    """The checks that must catch it."""
     seed: int
-    """The first seed that catches it, so that nobody waits for the others."""
+    """The first seed that catches it, so that earlier seeds are skipped."""
     edits: tuple[Edit, ...]
 
 
 @contextmanager
 def planted(bug: Bug) -> Generator[None]:
-    """While this lasts the product has the bug. No file is touched."""
+    """Give the product the bug while the context lasts. No file is changed."""
     undo: list[tuple[Any, str, Any]] = []
     try:
         for edit in bug.edits:
@@ -57,16 +58,27 @@ def _plant(edit: Edit) -> list[tuple[Any, str, Any]]:
 
 def _compiled(module: ModuleType, original: Any, name: str, edit: Edit) -> Any:
     source = textwrap.dedent(inspect.getsource(inspect.unwrap(original)))
-    count = source.count(edit.old)
-    assert count == 1, f"{edit.where} has {count} times {edit.old!r}: plant the bug anew"
+    places = list(_wrapped(edit.old).finditer(source))
+    assert len(places) == 1, f"{edit.where} has {edit.old!r} {len(places)} times: adapt the bug"
+    start, end = places[0].span()
     found: dict[str, Any] = {}
-    code = compile(source.replace(edit.old, edit.new), f"<sabotaged {edit.where}>", "exec")
-    exec(code, module.__dict__, found)
+    sabotaged = source[:start] + edit.new + source[end:]
+    exec(compile(sabotaged, f"<sabotaged {edit.where}>", "exec"), module.__dict__, found)
     return found[name]
 
 
+def _wrapped(words: str) -> re.Pattern[str]:
+    """Match this code however the formatter wraps it."""
+    pattern = r"\s+".join(re.escape(word) for word in words.split())
+    pattern = re.sub(r"(\\[(\[]|\{)", r"\1\\s*", pattern)
+    pattern = re.sub(r"(\\[)\]]|\})", r",?\\s*\1", pattern)
+    inner = words.strip()
+    before, after = words.split(inner)
+    return re.compile(re.escape(before) + pattern + re.escape(after))
+
+
 def _users(original: Any, name: str) -> Iterator[ModuleType]:
-    """Every module of ours that knows the function, under the same name; tests too."""
+    """Every module of ours, tests included, that has the function under the same name."""
     for module_name, module in tuple(sys.modules.items()):
         if (
             module_name.startswith(("tianzhou.", "test_"))

@@ -1,6 +1,6 @@
-"""Bugs of replication that we plant, each with the test that must catch it.
+"""Bugs planted in replication, each with the test that must catch it.
 
-Each let acknowledged messages be lost, a group skip messages, or an unknown peer pass for a copy.
+Each lost acknowledged messages, made a group skip some, or counted an unknown peer as a replica.
 """
 
 from typing import Final
@@ -25,15 +25,15 @@ PEERS: Final = (
           "any((mapped or address) in network for network in self.networks)", "True")),
     _bug("silent master followed without a greeting",
          "test_ha_plain:test_slave_greets_a_silent_master_again_and_never_follows_it_plainly",
-         (_SLAVE + "_unanswered", "not why_not", "True"),
+         (_SLAVE + "_on_greeting_timeout", "not why_not", "True"),
          (_SLAVE + "_begin_plain", "if reason:", "if False:")),
     _bug("stale tail not compared",
          "test_ha_plain:test_slave_with_a_stale_tail_refuses_a_listed_master",
          (_PLAIN + "Overlap.strip", "if data[: len(ours)] != ours:", "if False:")),
-    _bug("plain slave counted as a copy",
+    _bug("unproven slave counted as a replica",
          "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
          (_MASTER + "acked", "one.session.counts", "one.session.is_streaming")),
-    _bug("plain slave waited for",
+    _bug("unproven slave waited for",
          "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
          (_MASTER + "_is_near", "session.counts", "session.is_streaming")),
     _bug("slave never proven",
@@ -65,30 +65,40 @@ EPOCHS: Final = (
     ),
     _bug(
         "epoch used that another slave has claimed",
-        "test_master_slave:test_claimed_epoch_of_another_broker_is_not_used",
+        "test_promotion:test_claimed_epoch_of_another_broker_is_not_used",
         (
-            "tianzhou.broker.replica.master_slave:MasterSlave.outdated",
-            "self.claimed = None",
+            "tianzhou.broker.replica.promotion:RoleChanges._on_newer_epoch",
+            "self.machine.handle(Event.CLAIM_LOST)",
             "pass",
         ),
-        ("tianzhou.broker.replica.master_slave:MasterSlave.promote", "if claim is None or", "if"),
     ),
     _bug(
         "last epoch exceeded",
-        "test_master_slave:test_next_epoch_never_exceeds_what_can_be_stored",
+        "test_role_change:test_next_epoch_never_exceeds_what_can_be_stored",
         ("tianzhou.broker.replica.role_change:next_epoch", "if epoch > EPOCH_MAX:", "if False:"),
     ),
 )
 
-PROMISES: Final = (
-    _bug("copies lowered by anyone",
-         "test_master_slave:test_copies_are_not_lowered_below_the_least",
-         ("tianzhou.broker.replica.ack_policy:check_promises", "if copies < least:", "if False:")),
-    _bug("unsigned promotion executed",
-         "test_cluster_proof:test_request_is_rejected_unless_it_is_signed_with_the_right_pair",
-         ("tianzhou.broker.access.cluster_proof:ClusterProof.check", "if self._pair is None or",
-          "if True or")),
-)  # fmt: skip
+GUARANTEES: Final = (
+    _bug(
+        "required replicas lowered by anyone",
+        "test_ack_policy:test_copies_are_not_lowered_below_the_least",
+        (
+            "tianzhou.broker.replica.ack_policy:check_replica_count",
+            "if count < least:",
+            "if False:",
+        ),
+    ),
+    _bug(
+        "unsigned promotion executed",
+        "test_cluster_proof:test_request_is_rejected_unless_it_is_signed_with_the_right_pair",
+        (
+            "tianzhou.broker.access.cluster_proof:ClusterProof.check",
+            "if self._pair is None or",
+            "if True or",
+        ),
+    ),
+)
 
 OFFSETS: Final = (
     _bug("offsets committed at a slave not saved",
@@ -101,11 +111,11 @@ OFFSETS: Final = (
          (_ACCEPTED + "clamp", "row[queue_id] = end", "pass")),
     _bug("reset undone by a slave",
          "test_accepted_offsets:test_accepted_offset_gives_way_to_a_reset_at_the_master",
-         (_ACCEPTED + "heard", " or went_back", "")),
+         (_ACCEPTED + "record_master", " or went_back", "")),
     _bug("reset before the hand-over undone by a slave",
          "test_accepted_offsets:"
          "test_accepted_offset_gives_way_to_a_reset_that_a_returning_master_executed",
-         (_ACCEPTED + "heard", " or was_reset", "")),
+         (_ACCEPTED + "record_master", " or was_reset", "")),
     _bug("resets of the last master forgotten by a slave",
          "test_accepted_offsets:"
          "test_old_master_that_follows_keeps_commits_that_came_after_its_own_resets",
@@ -115,10 +125,10 @@ OFFSETS: Final = (
          "test_accepted_offsets:"
          "test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own",
          (_ACCEPTED + "reconnected", "self._master = {}", "pass")),
-    _bug("late offset takes a group back",
+    _bug("late offset moves a group back",
          "test_accepted_offsets:test_offset_of_a_slave_never_takes_a_group_back",
          ("tianzhou.broker.groups.consumer_offsets:ConsumerOffsets.advance",
           "if offset > (self.get(group, topic, queue_id) or 0):", "if True:")),
 )  # fmt: skip
 
-BUGS: Final = (*PEERS, *EPOCHS, *PROMISES, *OFFSETS)
+BUGS: Final = (*PEERS, *EPOCHS, *GUARANTEES, *OFFSETS)

@@ -1,4 +1,4 @@
-"""Bugs planted in admission of connections, turns of the loop, the log, and live settings.
+"""Bugs planted in connection admission, event loop turns, the log, and runtime settings.
 
 The suite of a bug is the test that must catch it, as `module:function`.
 """
@@ -7,7 +7,7 @@ from typing import Final
 
 from planting import Bug, Edit
 
-_ACCEPTOR: Final = "tianzhou.net.acceptor:Acceptor."
+_PORT: Final = "tianzhou.net.admission:PortAdmission."
 _TURNS: Final = "tianzhou.net.turns:Turns."
 _GUARD: Final = "tianzhou.net.log_guard:"
 _BROKER: Final = "tianzhou.broker."
@@ -21,29 +21,46 @@ def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
 
 
 CONNECTIONS: Final = (
-    _bug("silent connections without a bound",
-         "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
-         (_ACCEPTOR + "_admit", "len(self._unproven) >= self._unproven_max\n", "False\n")),
-    _bug("room made without closing a connection",
-         "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
-         (_ACCEPTOR + "_make_room", "oldest.drop()", "oldest.release()")),
-    _bug("silent connections without a deadline",
-         "test_acceptor:test_an_unproven_connection_is_closed_at_its_deadline",
-         (_ACCEPTOR + "_expire", "oldest.drop()", "oldest.release()")),
-    _bug("pages take the places of probes",
-         "test_acceptor:test_a_port_that_serves_unproven_peers_keeps_places_for_them",
-         (_ACCEPTOR + "prove", "len(self._proven) >= self._proven_max", "False")),
-    _bug("ports do not share the descriptors",
-         "test_acceptor:test_ports_divide_the_budget_by_weight",
-         ("tianzhou.net.acceptor:DescriptorBudget.share",
-          "self._total * port.limits.weight // max(1, weights)", "self._total")),
-    _bug("places of ended connections lost",
-         "test_acceptor:test_proven_connections_are_kept_and_new_ones_closed",
-         (_ACCEPTOR + "released", "self._proven.discard(slot)", "pass")),
-    _bug("a port that stopped listening keeps its share",
-         "test_acceptor:test_ports_divide_the_budget_by_weight",
-         (_ACCEPTOR + "close", "self._budget.leave(self)", "pass")),
-)  # fmt: skip
+    _bug(
+        "silent connections without a bound",
+        "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
+        (_PORT + "admit", "len(self._unproven) >= self._unproven_max\n", "False\n"),
+    ),
+    _bug(
+        "room made without closing a connection",
+        "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
+        (_PORT + "_make_room", "oldest.drop()", "oldest.release()"),
+    ),
+    _bug(
+        "silent connections without a deadline",
+        "test_acceptor:test_an_unproven_connection_is_closed_at_its_deadline",
+        (_PORT + "_expire", "oldest.drop()", "oldest.release()"),
+    ),
+    _bug(
+        "pages take the places of probes",
+        "test_acceptor:test_a_port_that_serves_unproven_peers_keeps_places_for_them",
+        (_PORT + "prove", "len(self._proven) >= self._proven_max", "False"),
+    ),
+    _bug(
+        "ports do not share the descriptors",
+        "test_acceptor:test_ports_divide_the_budget_by_weight",
+        (
+            "tianzhou.net.admission:DescriptorBudget.share",
+            "self._total * port.limits.weight // max(1, weights)",
+            "self._total",
+        ),
+    ),
+    _bug(
+        "places of ended connections lost",
+        "test_acceptor:test_proven_connections_are_kept_and_new_ones_closed",
+        (_PORT + "released", "self._proven.discard(slot)", "pass"),
+    ),
+    _bug(
+        "a port that stopped listening keeps its share",
+        "test_acceptor:test_ports_divide_the_budget_by_weight",
+        (_PORT + "close", "self._budget.leave(self)", "pass"),
+    ),
+)
 
 TURNS: Final = (
     _bug(
@@ -57,7 +74,7 @@ TURNS: Final = (
         (_TURNS + "may_begin", "or (cost_s is not None and cost_s <= SHORT_S)", ""),
     ),
     _bug(
-        "all who wait served in one round",
+        "all waiting clients served in one round",
         "test_turns:test_waiting_connections_are_spread_over_rounds",
         (_TURNS + "_begin_round", "while self._spent_s < self._round_s:", "while True:"),
     ),
@@ -87,17 +104,21 @@ TURNS: Final = (
 )
 
 LOG: Final = (
-    _bug("left out lines not counted",
-         "test_log_guard:test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it",
-         (_GUARD + "RateLimit.filter", "record.left_out = window.left_out", "pass")),
-    _bug("traces limited by peer and text",
-         "test_log_guard:test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer",
-         (_GUARD + "_kind_of", "record.exc_info[0] is not None", "False")),
-)  # fmt: skip
+    _bug(
+        "left out lines not counted",
+        "test_log_guard:test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it",
+        (_GUARD + "RateLimit.filter", "record.left_out = window.left_out", "pass"),
+    ),
+    _bug(
+        "traces limited by peer and text",
+        "test_log_guard:test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer",
+        (_GUARD + "_kind_of", "record.exc_info[0] is not None", "False"),
+    ),
+)
 
 SETTINGS: Final = (
     _bug(
-        "message size changed for nobody",
+        "changed message size has no effect",
         "test_admin_broker:test_a_smaller_message_size_applies_to_the_next_send",
         (
             _BROKER + "ingest.admission:Admission.adopt_store",
@@ -116,7 +137,7 @@ SETTINGS: Final = (
         (_BROKER + "transactions.checks:TransactionChecks.adopt", "self._config = config", "pass"),
     ),
     _bug(
-        "retention changed for nobody",
+        "changed retention has no effect",
         _RETENTION,
         (
             "tianzhou.store.store:MessageStore.adopt",
@@ -134,7 +155,7 @@ SETTINGS: Final = (
         "test_expiry_floor:test_slave_keeps_what_a_promotion_needs",
         (
             _BROKER + "replica.expiry_floor:ExpiryFloor.__call__",
-            "self.followed()",
+            "self._of_replica()",
             "Progress(timers=None, halves=1 << 40, delays={})",
         ),
     ),
@@ -148,12 +169,12 @@ SETTINGS: Final = (
         "test_client_liveness:test_clients_without_an_id_are_told_apart_by_their_connection",
         (
             _BROKER + "groups.heartbeats:Clients.heartbeat",
-            "told.client_id or peer.remote",
-            "told.client_id",
+            "data.client_id or peer.remote",
+            "data.client_id",
         ),
     ),
     _bug(
-        "deletion takes queues that go on behind it",
+        "deletion removes queues that continue after it",
         "test_removal:test_delete_topic_before_a_place_keeps_queues_that_go_on_behind_it",
         ("tianzhou.store.removal:Removals.delete", "before=before", "before=None"),
     ),

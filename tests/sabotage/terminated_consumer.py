@@ -1,4 +1,4 @@
-"""Two consumers as one process that gets SIGTERM, with a planted bug unless BUG is empty.
+"""Two consumers in one process that gets SIGTERM, with a planted bug unless BUG is empty.
 
     python terminated_consumer.py NAMESERVER BUG
 

@@ -1,6 +1,6 @@
 """Each bug planted in what an operator sees of a cluster must be caught by the checks below.
 
-The checks are plain: they say what must hold for names, missing brokers, findings, lag and alarms.
+The checks state directly what must hold for names, missing brokers, findings, lag and alarms.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from cluster_bugs import CLUSTER_BUGS
 from planting import Bug, planted
 
 from tianzhou.broker.alarms import Alarm, AlarmLog, Alarms
+from tianzhou.broker.groups.lags import Lags
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.findings import findings
 from tianzhou.client.core.views import ClusterView
@@ -39,14 +40,17 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 
 def registration(address: str, *, epoch: int = 0, broker_id: int = 0) -> Registration:
     return Registration(
-        cluster="c", broker_name="broker-a", broker_id=broker_id, address=address,
+        cluster="c",
+        broker_name="broker-a",
+        broker_id=broker_id,
+        address=address,
         data_version=DataVersion(state_version=epoch),
         topics=tuple(TopicConfig(topic_name=name) for name in ("T", "U")),
-    )  # fmt: skip
+    )
 
 
 def verdict(held: int, wanted: int, *, after_s: float = 0.0, address: str = B) -> Verdict:
-    """Of a second registration through another connection, with these epochs."""
+    """The result of a second registration through another connection, with these epochs."""
     table = RouteTable()
     table.register(registration(A, epoch=held), connection=object(), now_s=0.0)
     second = registration(address, epoch=wanted)
@@ -96,36 +100,58 @@ LOOK = BrokerView(
                   timers=0, topics=0),
     troubled=(), version="1",
 )  # fmt: skip
-"""A broker of which nothing is to be said."""
+"""A broker without findings."""
 
 
 def check_findings() -> None:
     alarm = AlarmRow(is_problem=True, kind="k", remedy="r", since_ms=1, text="broken")
     events = tuple(
         Event(
-            ended_ms=0, group=group, kind="frozen", mend="m", queue_id=number,
-            said=f"{group} {number}", since_ms=number + 1, topic="t",
+            ended_ms=0,
+            group=group,
+            kind="frozen",
+            remedy="m",
+            queue_id=number,
+            said=f"{group} {number}",
+            since_ms=number + 1,
+            topic="t",
         )
         for group in ("slow", "CID_RMQ_SYS_TRANS")
         for number in range(3)
-    )  # fmt: skip
+    )
     stuck = GroupRow(
-        dead=0, dead_ms=0, dead_not_replayed=0, enabled=True, get_per_second=0.0,
-        is_abandoned=False, is_consistent=True, is_system=False, lag=9, members=1, moved_ms=0,
-        name="stuck", oldest_ms=0, retrying=0, stuck=2, stuck_ms=5, topics=("t",),
-    )  # fmt: skip
+        dead=0,
+        dead_ms=0,
+        dead_not_replayed=0,
+        enabled=True,
+        get_per_second=0.0,
+        is_abandoned=False,
+        is_consistent=True,
+        is_system=False,
+        lag=9,
+        members=1,
+        moved_ms=0,
+        name="stuck",
+        oldest_ms=0,
+        retrying=0,
+        stuck=2,
+        stuck_ms=5,
+        topics=("t",),
+    )
     master = msgspec.structs.replace(LOOK, events=events, troubled=(stuck,))
     slave = msgspec.structs.replace(LOOK, alarms=(alarm,))
-    told = NameServerView(
+    nameserver_view = NameServerView(
         missing=tuple(
-            MissingBroker(address=address, broker_id=0, cluster="c", name=name, reason="expired",
-                          since_ms=1)
+            MissingBroker(
+                address=address, broker_id=0, cluster="c", name=name, reason="expired", since_ms=1
+            )
             for name, address in (("broker-a", A), ("gone", "10.0.0.9:1"))
         ),
-        now_ms=NOW, version="1",
-    )  # fmt: skip
+        now_ms=NOW,
+        version="1",
+    )
     place = BrokerPlace("c", "broker-a", {0: A, 1: B})
-    view = ClusterView((place,), {A: master, B: slave}, nameservers={"ns": told})
+    view = ClusterView((place,), {A: master, B: slave}, nameservers={"ns": nameserver_view})
     found = {(one.about, one.name, one.kinds): one.said for one in findings(view, NOW)}
     assert found.keys() == {
         ("broker", "broker-a", ("k",)),
@@ -142,7 +168,10 @@ def check_lag() -> None:
         broker.send(topic)
         broker.parts.offsets.put("billing", topic, 0, 0)
     broker.parts.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
-    found = {(lag.group, lag.queue.topic) for lag in broker.parts.metric_sources.lags.all()}
+    lags = Lags(
+        broker.store, broker.parts.topics, broker.parts.offsets, broker.parts.clients.sessions
+    )
+    found = {(lag.group, lag.queue.topic) for lag in lags.all()}
     assert found == {("billing", "orders")}
 
 

@@ -1,5 +1,5 @@
-"""Every planted bug still fits the code that it breaks. The suites that plant them take minutes;
-this finds a plant that a change left behind in a second."""
+"""Every planted bug still matches the code that it breaks. The suites that plant them take minutes;
+this test finds outdated plants within a second."""
 
 import importlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def bugs() -> Iterator[Bug]:
                 yield from value
 
 
-def test_every_planted_bug_fits_the_code() -> None:
+def test_every_planted_bug_matches_the_code() -> None:
     found = list(bugs())
     assert len(found) > 100
     for bug in found:

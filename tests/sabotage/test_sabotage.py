@@ -1,6 +1,6 @@
 """Testing the tests: each planted bug must be caught by the checks that guard the store.
 
-A survivor fails the run. Strengthen the checks then, not the list.
+A bug that is not caught fails the run. In that case strengthen the checks, not the list.
 """
 
 import errno
@@ -45,18 +45,20 @@ def faults(*, error: int = errno.EIO, drops: bool = False) -> None:
                 break  # the workload has fewer calls than that
             run.check_power_loss()
             run.check_restart()
-            check_answer(run, number, error)
+            check_outcome(run, number, error)
 
 
-def check_answer(run: Run, number: int, error: int) -> None:
-    """Failures of the log itself have only one right answer."""
+def check_outcome(run: Run, number: int, error: int) -> None:
+    """Failures of the log itself allow only one outcome."""
     call = run.disk.calls[number - 1]
     if "/commitlog/" not in call.path:
         return
     if call.kind in ("pwrite", "sync") and error == errno.EIO:
         assert run.fenced is not None, "a failure of the log was ignored"
     if call.kind in ("reserve", "create") and error == errno.ENOSPC:
-        assert [type(one) for one in run.errors] == [DiskFull], "a full disk is no disaster"
+        assert [type(one) for one in run.errors] == [DiskFull], (
+            "a full disk must not fence the store"
+        )
 
 
 def losses(first: int) -> None:
@@ -65,7 +67,7 @@ def losses(first: int) -> None:
 
 
 def shortages() -> None:
-    """No file can be opened when a call needs one, once, in a store that syncs by itself."""
+    """Each time a call opens a file, opening fails once, in a store with its own flush thread."""
     for mode in FlushMode:
         number = 0
         while True:
@@ -78,17 +80,17 @@ def shortages() -> None:
             if call.kind not in ("create", "sync_dir"):
                 continue
             if run.fenced is not None:
-                # Removing several files syncs their directory in between: with the reserve.
+                # Removing several files syncs their directory in between, which uses the reserve.
                 assert "removing" in str(run.fenced), f"{call} fenced the store: {run.fenced}"
                 continue
             again = run.open(SimDisk(lost(run.disk)))
-            assert not again.recovered.rebuilt, f"{call} was not made up for by the checkpoint"
+            assert not again.recovered.rebuilt, f"{call} was not compensated by the checkpoint"
             run.check_power_loss()
             run.check_restart()
 
 
 def no_memory() -> None:
-    """An allocation fails where a file is made: the store refuses, and leaves nothing behind."""
+    """An allocation fails when a file is created: the store rejects it and leaves no file."""
     for mode in FlushMode:
         undisturbed = Run(mode)
         undisturbed.work()
@@ -131,30 +133,30 @@ def outcome_of(bug: Bug) -> Exception | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_a_planted_bug_is_caught(bug: Bug) -> None:
+def test_planted_store_bug_is_caught(bug: Bug) -> None:
     caught = outcome_of(bug)
-    assert caught is not None, f"nobody noticed: {bug.name}"
+    assert caught is not None, f"no check caught: {bug.name}"
     assert not isinstance(caught.__cause__ or caught, PLANTED_BADLY), caught
 
 
-def test_the_faults_find_nothing_where_nothing_is_planted() -> None:
-    """The crash images have a control of their own: tests/crash."""
+def test_fault_checks_pass_without_a_planted_bug() -> None:
+    """tests/crash is the control for the crash images."""
     faults(drops=True)
     shortages()
     no_memory()
 
 
-def test_the_attacks_find_nothing_where_nothing_is_planted() -> None:
+def test_attack_checks_pass_without_a_planted_bug() -> None:
     attack()
 
 
-def test_there_are_enough_bugs_and_no_two_alike() -> None:
+def test_planted_store_bugs_are_many_and_distinct() -> None:
     assert len(BUGS) >= 40
     assert len({bug.name for bug in BUGS}) == len(BUGS)
     assert len({bug.edits for bug in BUGS}) == len(BUGS)
 
 
-def test_the_product_is_whole_again_afterwards() -> None:
+def test_planted_store_bugs_are_removed_afterwards() -> None:
     for bug in BUGS:
         with planted(bug):
             pass

@@ -21,7 +21,8 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "replica": ("test_gate", "test_replica_rejects_request_that_changes_shared_state"),
     "clients": ("test_gate", "test_replica_creates_no_group_or_topic_for_clients"),
     "commit": (
-        "test_gate", "test_table_change_that_may_not_be_committed_is_not_answered_with_success",
+        "test_gate",
+        "test_table_change_that_may_not_be_committed_is_not_answered_with_success",
     ),
     "barrier": (
         "test_raft_tables",
@@ -33,7 +34,8 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "followers": ("test_raft_tables", "test_follower_removes_the_queues_of_a_deleted_topic"),
     "reborn": (
-        "test_raft_tables", "test_follower_keeps_messages_of_a_topic_that_was_created_again",
+        "test_raft_tables",
+        "test_follower_keeps_messages_of_a_topic_that_was_created_again",
     ),
     "deposed": (
         "test_raft_tables",
@@ -44,25 +46,28 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
         "test_reset_that_changes_no_offset_of_the_leader_voids_that_of_a_follower",
     ),
     "restart": (
-        "test_raft_tables", "test_offset_committed_at_a_follower_survives_its_restart",
+        "test_raft_tables",
+        "test_offset_committed_at_a_follower_survives_its_restart",
     ),
     "late": (
-        "test_raft_tables", "test_late_offset_at_a_follower_does_not_take_the_group_back",
+        "test_raft_tables",
+        "test_late_offset_at_a_follower_does_not_take_the_group_back",
     ),
     "ahead": (
-        "test_raft_tables", "test_offset_committed_at_a_follower_is_kept_until_it_is_committed",
+        "test_raft_tables",
+        "test_offset_committed_at_a_follower_is_kept_until_it_is_committed",
     ),
-    "strangers": (
+    "signature": (
         "test_cluster_proof",
         "test_change_of_members_without_credentials_is_rejected_from_another_machine",
     ),
-}  # fmt: skip
-"""By rule: the module below tests/unit/broker, and its test."""
+}
+"""The module below tests/unit/broker and its test, by rule."""
 
 
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of this folder can be imported by their names, which are unique."""
+    """Make the modules of this folder importable by their unique names."""
     monkeypatch.setattr(sys, "path", [str(UNIT), *sys.path])
 
 
@@ -88,17 +93,17 @@ def play(rule: str) -> None:
 
 
 def with_known(module: Any) -> tuple[SmallBroker, object]:
-    broker = SmallBroker()
+    broker = module.small_broker()
     return broker, module.prepared(broker)
 
 
 @pytest.mark.parametrize("rule", TESTS)
-def test_rule_is_quiet_where_nothing_is_planted(rule: str) -> None:
+def test_administration_checks_pass_without_a_planted_bug(rule: str) -> None:
     play(rule)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_administration_is_caught(bug: Bug) -> None:
+def test_planted_administration_bug_is_caught(bug: Bug) -> None:
     with planted(bug), pytest.raises((AssertionError, pytest.fail.Exception)) as caught:
         play(bug.suite)
     assert not isinstance(caught.value.__cause__, PLANTED_BADLY), caught.value

@@ -39,9 +39,11 @@ async def listener(mq: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
 async def cancelled(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
     called = asyncio.Semaphore(0)
     consumer = PushConsumer(
-        "cancelled", nameserver=mq.nameserver, subscribe={"orders": "*"},
+        "cancelled",
+        nameserver=mq.nameserver,
+        subscribe={"orders": "*"},
         options=ConsumerOptions(concurrency=1),
-    )  # fmt: skip
+    )
 
     @consumer.listen
     async def bill(message: ReceivedMessage) -> None:
@@ -66,9 +68,9 @@ async def batch(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def extra(_mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
-    told = extras.missing_extra(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
-    assert told is not None
-    assert "tianzhou[spark]" in told
+    message = extras.missing_extra(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
+    assert message is not None
+    assert "tianzhou[spark]" in message
 
 
 async def keyed(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
@@ -89,14 +91,18 @@ async def burst(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
 
 
 CHECKS = {
-    "listener": listener, "cancelled": cancelled, "batch": batch, "extra": extra, "keyed": keyed,
+    "listener": listener,
+    "cancelled": cancelled,
+    "batch": batch,
+    "extra": extra,
+    "keyed": keyed,
     "burst": burst,
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_the_client_is_caught(
+def test_planted_client_bug_is_caught(
     bug: Bug, mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -114,14 +120,16 @@ def send(mq: RunningBroker) -> None:
 
 
 def terminate(mq: RunningBroker, bug: str, timeout_s: float) -> None:
-    """SIGTERM while both consumers of a process work on a message: both finish it, commit it and
-    leave, and the process ends with exit code 0."""
+    """Send SIGTERM while both consumers of a process handle a message: both finish and commit it,
+    leave the group, and the process exits with code 0."""
     sent = mq.stored("orders")
     program = str(Path(__file__).with_name("terminated_consumer.py"))
     with subprocess.Popen(
-        [sys.executable, program, mq.nameserver, bug], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        [sys.executable, program, mq.nameserver, bug],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         try:
             assert process.stdout is not None
             if [process.stdout.readline() for _ in range(2)] != ["begun\n"] * 2:
@@ -138,7 +146,7 @@ def terminate(mq: RunningBroker, bug: str, timeout_s: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", TERMINATION, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_termination_is_caught(bug: Bug, mq: RunningBroker) -> None:
+def test_planted_termination_bug_is_caught(bug: Bug, mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq)
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):

@@ -16,7 +16,7 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of these folders can be imported by their names, which are unique."""
+    """Make the modules of these folders importable by their unique names."""
     folders = [str(UNIT / name) for name in ("broker", "nameserver", "replication")]
     monkeypatch.setattr(sys, "path", [*folders, *sys.path])
 
@@ -28,7 +28,7 @@ def play(bug: Bug) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_replication_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_replication_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     play(bug)  # without the bug it passes
     for waiting in ("raft_trio", "test_ha_master"):
         monkeypatch.setattr(importlib.import_module(waiting), "WAIT_S", CAUGHT_S)
@@ -40,5 +40,5 @@ def test_planted_bug_of_replication_is_caught(bug: Bug, monkeypatch: pytest.Monk
     assert not isinstance(caught.value.__cause__, PLANTED_BADLY), caught.value
 
 
-def test_no_two_bugs_of_replication_are_alike() -> None:
+def test_planted_replication_bugs_are_distinct() -> None:
     assert len({bug.name for bug in BUGS}) == len({bug.edits for bug in BUGS}) == len(BUGS)

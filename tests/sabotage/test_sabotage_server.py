@@ -24,12 +24,12 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of these folders can be imported by their names, which are unique."""
+    """Make the modules of these folders importable by their unique names."""
     monkeypatch.setattr(sys, "path", [*map(str, UNIT.iterdir()), *sys.path])
 
 
 def play(bug: Bug, directory: Path, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
-    """Run the test with all its parameters, each in a new directory if it wants one."""
+    """Run the test with all its parameters, each in a new directory if it takes one."""
     name, _, function = bug.suite.partition(":")
     module = importlib.import_module(name)
     if monkeypatch is not None and hasattr(module, "WAIT_S"):
@@ -46,7 +46,7 @@ def play(bug: Bug, directory: Path, monkeypatch: pytest.MonkeyPatch | None = Non
 
 
 def parameters(test: Any) -> Iterator[dict[str, Any]]:
-    """What pytest would call the test with, without fixtures."""
+    """The arguments that pytest would pass to the test, without fixtures."""
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     for row in itertools.product(*(mark.args[1] for mark in marks)):
         given: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def parameters(test: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_a_server_is_caught(
+def test_planted_server_bug_is_caught(
     bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(bug, tmp_path / "sound")  # without the bug it passes
@@ -69,5 +69,5 @@ def test_planted_bug_of_a_server_is_caught(
     assert not isinstance(caught.value, PLANTED_BADLY), caught.value
 
 
-def test_no_two_bugs_of_servers_are_alike() -> None:
+def test_planted_server_bugs_are_distinct() -> None:
     assert len({bug.name for bug in BUGS}) == len({bug.edits for bug in BUGS}) == len(BUGS)

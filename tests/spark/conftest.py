@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Shared: every test uses topics and groups of its own."""
+    """The shared server. Every test uses its own topics and groups."""
     running = server_process.up(tmp_path_factory.mktemp("up"), "--ephemeral")
     yield running
     running.end()
@@ -54,7 +54,7 @@ def filling(server: ServerProcess) -> Iterator[Filling]:
 
 
 class Tables:
-    """The tables of the shared server."""
+    """Open the tables of the shared server."""
 
     def __init__(self, spark: SparkSession, nameserver: str) -> None:
         self.spark = spark
@@ -72,12 +72,12 @@ class Tables:
         return reader.option("topic", topic).options(**{k: str(v) for k, v in options.items()})
 
     def of(self, rows: list[tuple[object, ...]], schema: str) -> DataFrame:
-        """A table of these rows. Spark's own name for it has no whole annotation."""
+        """Return a table of these rows. The annotations of Spark do not cover this call."""
         make: Any = getattr(self.spark, "createDataFrame")  # noqa: B009
         return make(rows, schema)
 
     def bodies(self, topic: str, **options: object) -> list[str]:
-        """Bodies as text, sorted."""
+        """Return bodies as text, sorted."""
         rows = self.read(topic, columns="body", **options).collect()
         return sorted(bytes(row.body).decode() for row in rows)
 

@@ -1,13 +1,13 @@
-"""Messages for tests, sent with requests of our own making so that any of their fields can be."""
+"""Messages for tests, sent with handmade requests, so that a test can set any of their fields."""
 
 import time
 from types import TracebackType
 from typing import Self
 
 from clients.waiting import wait_until
-from tianzhou.client.sync.batch_sender import BatchSender, Entry
-from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.connection import Request
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.sender import BatchSender, Entry
+from tianzhou.client.transport.blocking import Request
 from tianzhou.record import compression, flags, properties
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.queues import MessageQueue
@@ -31,13 +31,22 @@ class Filling:
     def send(
         self, topic: str, body: bytes, *, queue: int = 0, compressed: int = 0, **texts: str
     ) -> None:
-        """One message; names of properties are given as they are."""
+        """Build one message; property names are used as given."""
         sys_flag = flags.COMPRESSED | compressed if compressed else 0
         ext = {
-            "a": "filling", "b": topic, "c": "TBW102", "d": "4", "e": str(queue),
-            "f": str(sys_flag), "g": str(int(time.time() * 1000)), "h": "0",
-            "i": properties.encode(texts).decode(), "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
+            "a": "filling",
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(queue),
+            "f": str(sys_flag),
+            "g": str(int(time.time() * 1000)),
+            "h": "0",
+            "i": properties.encode(texts).decode(),
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
         route = self.brokers.publish_route(topic)
         address = route.address(route.write_queues[0].broker_name)
         assert address is not None
@@ -48,34 +57,41 @@ class Filling:
         assert header.code == ResponseCode.SUCCESS, header.remark
 
     def many(self, topic: str, count: int, *, first: int = 0, size: int = 0) -> list[str]:
-        """Numbered messages, spread over the queues in turn; their bodies."""
+        """Send numbered messages round-robin to the queues, and return their bodies."""
         self.send_first(topic)
         queues = len(self.queues(topic))
         sender = BatchSender(self.brokers, "filling")
         bodies = [f"{number:08d}".ljust(size, ".") for number in range(first, first + count)]
         for number, body in enumerate(bodies):
             text = b"TAGS\x01tag-%d\x02KEYS\x01k%d\x02number\x01%d\x02" % (
-                number % 3, number, number,
-            )  # fmt: skip
+                number % 3,
+                number,
+                number,
+            )
             sender.add(topic, Entry(body.encode(), text), sharding_key="abcdefgh"[number % queues])
         sender.flush()
         return bodies
 
     def send_first(self, topic: str) -> None:
-        """Make the topic, so that its queues are known."""
+        """Create the topic, so that its queues are known."""
         route = self.brokers.publish_route(topic)
         if route.is_borrowed:
             self.create(topic, 4)
 
     def create(self, topic: str, queues: int, broker: str | None = None) -> None:
-        """On one broker, or on all that make topics."""
+        """Send to one broker, or to all brokers that create topics."""
         route = self.brokers.publish_route("brand-new-topic")
         for name in route.brokers if broker is None else (broker,):
             ext = {
-                "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
-                "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": "0", "order": "false",
-            }  # fmt: skip
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(queues),
+                "writeQueueNums": str(queues),
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            }
             address = route.address(name)
             assert address is not None
             header, _ = self.brokers.connection(address).call(
@@ -95,6 +111,6 @@ class Filling:
         return self.brokers.route(topic).read_queues
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Queue id to the offset of the next message."""
+        """Return the offset of the next message by queue id."""
         found = self.brokers.max_offsets(self.queues(topic))
         return {queue.queue_id: offset for queue, offset in found.items()}

@@ -1,4 +1,4 @@
-"""Sparks of tests: one that a test process keeps, and programs that have their own."""
+"""Spark sessions of tests: one per test process, and programs with their own sessions."""
 
 import os
 import signal
@@ -13,27 +13,28 @@ from pyspark.sql import SparkSession
 
 import tianzhou.spark
 from clients.waiting import wait_until
-from tianzhou.cmd.spark_session import SETTINGS
+from tianzhou.admin.commands.spark_session import SETTINGS
 from tianzhou.testing.kit.patience import Patience
 
 PYTHON: Final = sys.executable
 BIN: Final = Path(sys.executable).parent
 TEST_S: Final = 1500.0
 RUN_S: Final = 240.0
-"""Of an idle machine. A Spark of its own starts there in ten seconds."""
+"""On an idle machine, where a program starts its own Spark in ten seconds."""
 CHECK_S: Final = 0.5
 
 
 def give_time(items: Iterable[pytest.Item], directory: Path) -> None:
-    """A session takes ten seconds to start on a calm machine, and a minute on a busy one."""
+    """Allow more time: a session starts in ten seconds on an idle machine and in a minute on a busy
+    one."""
     for item in items:
         if directory in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 def prepare() -> None:
-    """This process, and all that it starts: workers run what we run, and each Java lives too short
-    for its second compiler to earn what it costs."""
+    """Set up this process and its children: workers run the same Python, and Java does without its
+    second compiler, which does not pay off in short processes."""
     os.environ["PYSPARK_PYTHON"] = PYTHON
     os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -45,27 +46,35 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def shared_session(scratch: Path) -> SparkSession:
-    """The session of a test process: whoever comes first makes it, others get the same."""
+    """Return the session of this test process; the first caller creates it."""
     # Blocks, artifacts and unpacked libraries go where pytest removes them, not into /tmp.
     temporary = scratch / "tmp"
     temporary.mkdir()
     home = f"-Dderby.system.home={scratch} -Djava.io.tmpdir={temporary}"
-    config = {**SETTINGS, "spark.driver.extraJavaOptions": home,
-              "spark.local.dir": str(temporary),
-              "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-              "spark.sql.shuffle.partitions": "2"}  # fmt: skip
+    config = {
+        **SETTINGS,
+        "spark.driver.extraJavaOptions": home,
+        "spark.local.dir": str(temporary),
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.sql.shuffle.partitions": "2",
+    }
     made = tianzhou.spark.session(master="local[2]", config=config)
     made.sparkContext.setLogLevel("OFF")
     return made
 
 
 def run(command: Sequence[str], place: Path, env: Mapping[str, str]) -> str:
-    """What a program printed; it must end well."""
+    """Run a program and return its output. Its exit code must be 0."""
     patience = Patience(RUN_S)
     with subprocess.Popen(
-        command, cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        command,
+        cwd=place,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         while True:
             try:
                 printed, errors = process.communicate(timeout=CHECK_S)
@@ -79,22 +88,27 @@ def run(command: Sequence[str], place: Path, env: Mapping[str, str]) -> str:
 
 
 def without_frames(errors: str) -> str:
-    """What a Spark printed, without Java's stack frames, which hide the first cause."""
+    """Return Spark's output without Java's stack frames, which hide the first cause."""
     lines = (line for line in errors.splitlines() if not line.startswith("\tat "))
     return "\n".join(lines)[-20_000:]
 
 
 class Program:
-    """A program that goes on until it is killed, with all that it started."""
+    """A program that runs until it is killed, together with all processes that it started."""
 
     def __init__(self, command: Sequence[str], place: Path, env: Mapping[str, str]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.output = place / "output.txt"
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                command, cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                command,
+                cwd=place,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     @property
     def pid(self) -> int:
@@ -113,7 +127,7 @@ class Program:
         wait_until(seen, within_s=within_s, what=f"{word!r} in {self.output}")
 
     def wait_for_sight(self, look: Callable[[], object], within_s: float) -> None:
-        """Of what it does elsewhere, while it runs."""
+        """Wait until `look` returns true, while the program runs."""
 
         def seen() -> object:
             assert self.is_running, f"it ended: {self.output.read_text('utf-8', 'replace')[-6000:]}"
@@ -126,7 +140,7 @@ class Program:
         return self._process.wait()
 
     def kill(self) -> None:
-        """The whole session of processes, at once, as a machine that loses its power."""
+        """Kill the whole session of processes at once, like a power failure."""
         if self.is_running:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Bad input: one clear sentence each, in Spark's style, before data moves where that can be."""
+"""Invalid input: one clear sentence each, in Spark's style, before data is read where possible."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def said(act: Callable[[], Any]) -> str:
-    """What the user reads, without the stack."""
+    """Return what the user reads, without the stack trace."""
     with pytest.raises(PySparkException) as caught:
         act()
     assert "UnboundLocalError" not in str(caught.value)
@@ -29,7 +29,7 @@ def said(act: Callable[[], Any]) -> str:
     return line
 
 
-def test_unknown_options_and_values(tables: Tables, topic: str) -> None:
+def test_load_reports_unknown_options_and_invalid_values(tables: Tables, topic: str) -> None:
     for load in (lambda: tables.read(topic, topc="x"), tables.stream(topic, topc="x").load):
         assert said(load).startswith("WRONG_OPTION] unknown option 'topc': did you mean topic?")
     assert "option failOnDataLoss is 'perhaps'; it must be true or false" in said(
@@ -37,7 +37,7 @@ def test_unknown_options_and_values(tables: Tables, topic: str) -> None:
     )
 
 
-def test_missing_options(tables: Tables) -> None:
+def test_load_reports_missing_options(tables: Tables) -> None:
     reader = tables.spark.read.format("rocketmq")
     assert "option nameserver is missing" in said(lambda: reader.load("orders"))
     reader = tables.spark.read.format("rocketmq").option("nameserver", tables.nameserver)
@@ -45,20 +45,20 @@ def test_missing_options(tables: Tables) -> None:
     assert "option path is missing" in said(tables.spark.read.format("rocketmq-store").load)
 
 
-def test_unknown_topics(tables: Tables, topic: str) -> None:
+def test_load_reports_unknown_topics(tables: Tables, topic: str) -> None:
     wanted = f"UNKNOWN_TOPIC] topic '{topic}' does not exist at {tables.nameserver}"
     assert said(tables.read(topic).count) == wanted
 
 
-def test_an_unreachable_nameserver(tables: Tables) -> None:
+def test_load_reports_an_unreachable_nameserver(tables: Tables) -> None:
     address = f"127.0.0.1:{spare_port()}"
     reader = tables.spark.read.format("rocketmq").option("nameserver", address)
     sentence = said(reader.load("orders").count)
-    assert sentence.startswith(f"NAMESERVER_UNREACHABLE] no name server answered: {address}: ")
+    assert sentence.startswith(f"NAMESERVER_UNREACHABLE] no name server responded: {address}: ")
     assert sentence.endswith("check option nameserver")
 
 
-def test_offsets_out_of_range(tables: Tables, filling: Filling, topic: str) -> None:
+def test_load_reports_offsets_out_of_range(tables: Tables, filling: Filling, topic: str) -> None:
     filling.many(topic, 8)
     ends = filling.ends(topic)
     far = f'{{"{topic}":{{"broker-a":{{"0":1000}}}}}}'
@@ -77,7 +77,9 @@ def test_offsets_out_of_range(tables: Tables, filling: Filling, topic: str) -> N
     )
 
 
-def test_schemas_that_do_not_fit(tables: Tables, filling: Filling, topic: str) -> None:
+def test_load_reports_schemas_that_do_not_match(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     filling.many(topic, 1)
     other = tables.reader(topic).schema("body string").load()
     assert "column body is binary; the schema says string: correct the schema and cast" in said(
@@ -88,10 +90,11 @@ def test_schemas_that_do_not_fit(tables: Tables, filling: Filling, topic: str) -
     assert "option columns has 'price'" in said(lambda: tables.read(topic, columns="price"))
 
 
-def test_streams_fail_when_they_start(
+def test_stream_with_invalid_options_fails_at_start(
     tables: Tables, filling: Filling, topic: str, tmp_path: Path
 ) -> None:
-    """At once, also those that end by themselves, and with nothing of Spark's own behind it."""
+    """Streams fail at once, also those that would end by themselves, with a single error
+    message."""
 
     def started(rows: DataFrame, *, once: bool) -> Callable[[], Any]:
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
@@ -113,7 +116,7 @@ def test_streams_fail_when_they_start(
     )
 
 
-def test_writing(tables: Tables, topic: str) -> None:
+def test_write_reports_invalid_rows_and_options(tables: Tables, topic: str) -> None:
     rows = tables.spark.range(3)
     good = rows.select(lit("x").alias("value"))
 
@@ -131,6 +134,6 @@ def test_writing(tables: Tables, topic: str) -> None:
     assert f"WRONG_ROW] a row for topic {topic} has an empty body" in said(save(empty, topic=topic))
 
 
-def test_stores(tables: Tables, tmp_path: Path) -> None:
+def test_store_table_reports_invalid_input(tables: Tables, tmp_path: Path) -> None:
     reader = tables.spark.read.format("rocketmq-store")
     assert "NO_STORE]" in said(reader.load(str(tmp_path)).count)

@@ -1,4 +1,4 @@
-"""Batches: columns, where they begin and end, filters, tasks."""
+"""Batch reads: columns, bounds, filters and tasks."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tianzhou.spark.schema import TOPIC
 pytestmark = pytest.mark.slow
 
 
-def test_every_column(tables: Tables, filling: Filling, topic: str) -> None:
+def test_batch_read_returns_every_column(tables: Tables, filling: Filling, topic: str) -> None:
     before_ms = int(time.time() * 1000)
     filling.send(topic, b"two apples", TAGS="fruit", KEYS="T1 T2", city="大连", UNIQ_KEY="A" * 32)
     (row,) = tables.read(topic).collect()
@@ -28,13 +28,21 @@ def test_every_column(tables: Tables, filling: Filling, topic: str) -> None:
     assert properties["TAGS"] == "fruit"
     assert "__CRC32#" not in properties
     assert found == {
-        "topic": topic, "brokerName": "broker-a", "queueId": 0, "queueOffset": 0,
-        "msgId": "A" * 32, "tags": "fruit", "keys": ["T1", "T2"], "body": b"two apples",
-        "reconsumeTimes": 0, "sysFlag": 0, "transactionId": None,
-    }  # fmt: skip
+        "topic": topic,
+        "brokerName": "broker-a",
+        "queueId": 0,
+        "queueOffset": 0,
+        "msgId": "A" * 32,
+        "tags": "fruit",
+        "keys": ["T1", "T2"],
+        "body": b"two apples",
+        "reconsumeTimes": 0,
+        "sysFlag": 0,
+        "transactionId": None,
+    }
 
 
-def test_compressed_bodies_are_expanded(tables: Tables, filling: Filling, topic: str) -> None:
+def test_compressed_bodies_are_decompressed(tables: Tables, filling: Filling, topic: str) -> None:
     kinds = (flags.COMPRESSION_ZLIB, flags.COMPRESSION_LZ4, flags.COMPRESSION_ZSTD)
     for kind in kinds:
         filling.send(topic, b"%d" % kind * 1000, compressed=kind)
@@ -42,7 +50,9 @@ def test_compressed_bodies_are_expanded(tables: Tables, filling: Filling, topic:
     assert tables.bodies(topic) == sorted([*[str(kind) * 1000 for kind in kinds], "plain"])
 
 
-def test_everything_is_read_once(tables: Tables, filling: Filling, topic: str) -> None:
+def test_batch_read_returns_every_message_once(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     bodies = filling.many(topic, 20_000, size=100)
     assert tables.bodies(topic) == bodies
     rows = tables.read(topic).groupBy("queueId").count().collect()
@@ -50,7 +60,7 @@ def test_everything_is_read_once(tables: Tables, filling: Filling, topic: str) -
     assert counts == filling.ends(topic)
 
 
-def test_a_narrower_schema_and_the_option_columns(
+def test_schema_and_option_columns_select_columns(
     tables: Tables, filling: Filling, topic: str
 ) -> None:
     filling.many(topic, 10)
@@ -60,18 +70,18 @@ def test_a_narrower_schema_and_the_option_columns(
     assert tables.read(topic, columns="Tags, queueid").columns == ["tags", "queueId"]
 
 
-def test_starting_and_ending_offsets(tables: Tables, filling: Filling, topic: str) -> None:
+def test_batch_read_between_offsets(tables: Tables, filling: Filling, topic: str) -> None:
     filling.many(topic, 100)
     ends = filling.ends(topic)
     start = {topic: {"broker-a": {"0": 5, "1": -2, "2": -1}}}
     end = {topic: {"broker-a": {"0": 10}}}
     rows = tables.read(topic, startingOffsets=json.dumps(start), endingOffsets=json.dumps(end))
     found = {row.queueId: row["count"] for row in rows.groupBy("queueId").count().collect()}
-    # A queue that is not named begins at the earliest and ends at the latest offset.
+    # A queue that is not named starts at the earliest and ends at the latest offset.
     assert found == {0: 5, 1: ends[1], 3: ends[3]}
 
 
-def test_starting_and_ending_times(tables: Tables, filling: Filling, topic: str) -> None:
+def test_batch_read_between_times(tables: Tables, filling: Filling, topic: str) -> None:
     early = filling.many(topic, 50)
     rows = tables.read(topic, columns="storeTimestamp").collect()
     last_ms = max(round(row.storeTimestamp.timestamp() * 1000) for row in rows)
@@ -83,7 +93,9 @@ def test_starting_and_ending_times(tables: Tables, filling: Filling, topic: str)
     assert tables.bodies(topic, startingTimestamp=cut + 3_600_000) == []
 
 
-def test_several_topics_and_patterns(tables: Tables, filling: Filling, topic: str) -> None:
+def test_batch_read_of_several_topics_and_patterns(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     names = [f"{topic}-a", f"{topic}-b", f"{topic}x"]
     for name in names:
         filling.many(name, 10)
@@ -104,15 +116,15 @@ def test_tags_and_expressions_filter_at_the_broker(
     ]
 
 
-def test_tags_with_the_same_hash_are_told_apart(
+def test_tags_with_the_same_hash_are_distinguished(
     tables: Tables, filling: Filling, topic: str
 ) -> None:
     filling.send(topic, b"wanted", TAGS="Aa")
-    filling.send(topic, b"stranger", TAGS="BB")  # Java gives both strings one hash code
+    filling.send(topic, b"stranger", TAGS="BB")  # both strings have the same hash code in Java
     assert tables.bodies(topic, tags="Aa") == ["wanted"]
 
 
-def test_tasks_are_as_large_and_as_many_as_asked(
+def test_partition_options_set_size_and_number_of_tasks(
     tables: Tables, filling: Filling, topic: str
 ) -> None:
     bodies = filling.many(topic, 1_000)
@@ -121,21 +133,23 @@ def test_tasks_are_as_large_and_as_many_as_asked(
     assert max(rows.rdd.mapPartitions(lambda part: [sum(1 for _ in part)]).collect()) <= 100
     assert tables.read(topic, minPartitions=7).rdd.getNumPartitions() >= 7
     assert tables.bodies(topic, minPartitions=13) == bodies
-    # Small as it is, one task is enough.
+    # One task is enough for so little data.
     assert tables.read(topic).rdd.getNumPartitions() == 1
 
 
-def test_a_java_broker_gives_little_at_a_time(tables: Tables, filling: Filling, topic: str) -> None:
+def test_small_pull_responses_are_read_completely(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     bodies = filling.many(topic, 500)
     assert tables.bodies(topic, pullBatchSize=7) == bodies
 
 
-def test_an_empty_topic(tables: Tables, filling: Filling, topic: str) -> None:
+def test_empty_topic_is_an_empty_table(tables: Tables, filling: Filling, topic: str) -> None:
     filling.create(topic, 2)
     assert tables.read(topic).count() == 0
 
 
-def test_sql_views(tables: Tables, filling: Filling, topic: str) -> None:
+def test_topic_can_be_queried_as_a_view(tables: Tables, filling: Filling, topic: str) -> None:
     filling.many(topic, 30)
     tables.spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW messages USING rocketmq "
@@ -147,7 +161,7 @@ def test_sql_views(tables: Tables, filling: Filling, topic: str) -> None:
     assert (row.n, row.t) == (30, 3)
 
 
-def test_a_path_is_a_topic(tables: Tables, filling: Filling, topic: str) -> None:
+def test_path_of_load_is_the_topic(tables: Tables, filling: Filling, topic: str) -> None:
     filling.many(topic, 3)
     reader = tables.spark.read.format("rocketmq").option("nameserver", tables.nameserver)
     assert reader.load(topic).count() == 3

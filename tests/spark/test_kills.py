@@ -1,6 +1,7 @@
-"""kill -9 in the middle of a micro-batch: the table and the copy have every message exactly once.
+"""kill -9 in the middle of a micro-batch: the table and the copied topic have every message exactly
+once.
 
-A few kills of each kind in an ordinary run, ten of each with TIANZHOU_TORTURE.
+An ordinary run has a few kills of each kind, a run with TIANZHOU_TORTURE ten of each.
 """
 
 import json
@@ -27,14 +28,15 @@ KINDS = ("worker", "broker", "driver")
 CASES = [(kind,) * 10 for kind in KINDS] if "TIANZHOU_TORTURE" in os.environ else [(*KINDS, *KINDS)]
 SENT_FOR_EACH = ROWS_PER_BATCH * 3
 WORK_S = 180.0
-"""A Spark of its own starts in ten seconds on a free machine, and in minutes on a crowded one."""
+"""A program starts its own Spark in ten seconds on an idle machine, and in minutes on a busy
+one."""
 TOO_LATE = "Python worker failed to connect back"
 OF_OURS = re.compile(r"ROCKETMQ|tianzhou/\w+/\w+\.py")
-"""Our errors by their names, and our lines in the stack of a worker."""
+"""Our error conditions, and our lines in the stack trace of a worker."""
 
 
 class Job:
-    """The job, over and over on its checkpoints, beside a server that has several lives too."""
+    """The job, restarted on its checkpoints, beside a server that is restarted too."""
 
     def __init__(self, lives: Lives, topic: str, place: Path) -> None:
         self.lives = lives
@@ -58,7 +60,8 @@ class Job:
             self.bodies += filling.many(self._topic, count, first=len(self.bodies))
 
     def kill(self, kind: str) -> None:
-        """While both queries have begun a micro-batch of this life, and one is in the middle."""
+        """Kill while both queries have started a micro-batch in this life, and one is in the middle
+        of it."""
         self._send(SENT_FOR_EACH)
         before = self._begun()
         self._wait(lambda: self._begun() > before and self._is_at_work(), "a micro-batch at work")
@@ -78,7 +81,7 @@ class Job:
         self.lives.start()
 
     def finish(self) -> None:
-        """Until both queries have written down that everything is done; then the last kill."""
+        """Run until both queries have recorded that everything is done, then kill once more."""
         names = ("to-table", "to-topic")
         self._wait(lambda: all(self._done(name) == len(self.bodies) for name in names), "the end")
         self.program.kill()
@@ -96,19 +99,19 @@ class Job:
         return [self._begun(), *(self._done(name) for name in ("to-table", "to-topic"))]
 
     def _check_death(self) -> None:
-        """Tasks are tried again, but a worker that was planning a micro-batch takes its query with
-        it: once for each that was killed, whatever Spark says of its end, unless the words are
-        ours. Spark also gives a worker ten seconds to start, which a crowded machine may not."""
+        """Allow errors of killed workers. Tasks are retried, but a killed worker that was planning
+        a micro-batch fails its query, with any message of Spark, unless the message is ours. Spark
+        also gives a worker ten seconds to start, which may be too short on a busy machine."""
         text = self.program.output.read_text("utf-8", "replace")
         _, ended, reason = text.rpartition("terminated with exception: ")
         assert ended, text[-6000:]
         assert self._has_lost_worker or reason.startswith(TOO_LATE), text[-6000:]
         assert not OF_OURS.search(reason), text[-6000:]
 
-    # What the checkpoints say
+    # The checkpoints
 
     def _begun(self) -> int:
-        """Micro-batches that were begun, of the query that is less far."""
+        """Return how many micro-batches were started by the query that is further behind."""
         return min(last(self._place / name / "offsets") for name in ("to-table", "to-topic"))
 
     def _is_at_work(self) -> bool:
@@ -118,7 +121,7 @@ class Job:
         )
 
     def _done(self, name: str) -> int:
-        """How many messages lie before the end of the last finished micro-batch."""
+        """Return how many messages precede the end of the last finished micro-batch."""
         done = last(self._place / name / "commits")
         if done < 0:
             return 0
@@ -126,7 +129,7 @@ class Job:
         queues = json.loads(offsets)[self._topic]["broker-a"]
         return sum(queues.values())
 
-    # What came of it
+    # The results
 
     def check(self, spark: SparkSession) -> None:
         rows = spark.read.parquet(str(self._place / "table"))
@@ -139,14 +142,15 @@ class Job:
 
 
 def last(directory: Path) -> int:
-    """The number of the last file of a checkpoint's log."""
+    """Return the number of the last file of a checkpoint's log."""
     if not directory.exists():
         return -1
     return max((int(p.name) for p in directory.iterdir() if p.name.isdecimal()), default=-1)
 
 
 def workers_of(pid: int) -> list[int]:
-    """Python workers below a process: children of the daemons that Spark forks them from."""
+    """Return the Python workers below a process: children of the daemons that Spark forks them
+    from."""
     children: dict[int, list[int]] = {}
     daemons: set[int] = set()
     for entry in Path("/proc").iterdir():
@@ -157,7 +161,7 @@ def workers_of(pid: int) -> list[int]:
             command = (entry / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[3]) != pid:  # another session
+        if int(fields[3]) != pid:  # of another session
             continue
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         if b"pyspark.daemon" in command:
@@ -179,7 +183,7 @@ def job(topic: str, tmp_path: Path) -> Iterator[Job]:
 
 
 @pytest.mark.parametrize("kinds", CASES, ids=lambda kinds: f"{len(kinds)}-{kinds[0]}")
-def test_kills_in_the_middle_of_a_micro_batch(
+def test_stream_killed_within_a_micro_batch_loses_and_repeats_nothing(
     job: Job, spark: SparkSession, kinds: tuple[str, ...]
 ) -> None:
     for kind in kinds:

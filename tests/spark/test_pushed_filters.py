@@ -1,8 +1,8 @@
-"""Filters of batch reads: what Spark does with them, and what we let it do.
+"""Filters of batch reads: what Spark does with them, and where they are used.
 
-A table of Spark has one plan of its partitions. Filters that are pushed down make it anew, and a
-query without one takes what is there, without asking. No source in Python can tell the two apart,
-so filters narrow what is read only where the option `pushdown` says that there is one query.
+A table in Spark has one plan of its partitions. A query with pushed filters replaces the plan, and
+a query without filters uses the plan of the last one. A Python source cannot tell the two apart, so
+filters limit what is read only if the option `pushdown` says that the table has one query.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,8 @@ SWITCH = "spark.sql.python.filterPushdown.enabled"
 
 
 def source_of_ten() -> type[DataSource]:
-    """Ten rows, or the one that a filter asks for: a source as Spark's documents show it."""
+    """A minimal source like that in the documentation of Spark: ten rows, or the one that a filter
+    selects."""
 
     class Reader(DataSourceReader):
         def __init__(self) -> None:
@@ -56,7 +57,8 @@ def source_of_ten() -> type[DataSource]:
 
 
 def test_spark_keeps_pushed_filters_with_the_table(spark: SparkSession) -> None:
-    """Why `pushdown` is an option. When this fails, Spark has mended it, and it can be the rule."""
+    """The reason why `pushdown` is an option. If this test fails, Spark has fixed it, and
+    `pushdown` can become the default."""
     spark.dataSource.register(source_of_ten())
     rows = spark.read.format("ten-numbers").load()
     assert rows.count() == 10
@@ -74,7 +76,7 @@ def task_count(rows: DataFrame) -> int:
 def test_queries_over_one_table_are_independent(
     tables: Tables, filling: Filling, topic: str
 ) -> None:
-    """In any order, one in the other, with and without filters."""
+    """Queries in any order, nested, with and without filters."""
     assert tables.spark.conf.get(SWITCH) == "true"
     filling.many(topic, 60)
     rows, ends = tables.read(topic), filling.ends(topic)
@@ -97,7 +99,7 @@ def test_queries_over_one_table_are_independent(
         "tags = 'tag-1' OR queueId = 0",
     ],
 )
-def test_a_pushed_filter_finds_the_same_rows(
+def test_pushed_filter_returns_the_same_rows(
     tables: Tables, filling: Filling, topic: str, chosen: str
 ) -> None:
     filling.many(topic, 120)
@@ -107,7 +109,9 @@ def test_a_pushed_filter_finds_the_same_rows(
     assert sorted(pushed.collect()) == sorted(plain.collect())
 
 
-def test_pushed_filters_spare_the_broker(tables: Tables, filling: Filling, topic: str) -> None:
+def test_pushed_filter_reduces_reads_from_the_broker(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     filling.many(topic, 400)
     options = {"pushdown": True, "maxRowsPerPartition": 10}
     assert task_count(tables.read(topic, **options)) == 40
@@ -116,7 +120,9 @@ def test_pushed_filters_spare_the_broker(tables: Tables, filling: Filling, topic
     assert task_count(tables.read(topic, maxRowsPerPartition=10).where(chosen)) == 40
 
 
-def test_sessions_that_push_nothing_say_so(tables: Tables, filling: Filling, topic: str) -> None:
+def test_pushdown_without_the_spark_setting_is_an_error(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     filling.many(topic, 3)
     tables.spark.conf.set(SWITCH, "false")
     try:

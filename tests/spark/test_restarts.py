@@ -1,4 +1,4 @@
-"""Queries that go on from their checkpoint while the cluster is not what it was."""
+"""Queries that resume from their checkpoints after the cluster has changed."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def nameserver(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def start(nameserver: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts a broker, again and again on its port and data."""
+    """A broker that can be restarted on the same port and data."""
     ports: dict[str, int] = {}
     lives: list[ServerProcess] = []
 
@@ -42,11 +42,22 @@ def start(nameserver: str, tmp_path: Path) -> Iterator[Start]:
         place.mkdir(exist_ok=True)
         (place / "broker.conf").write_text(f"brokerName={name}\n{SMALL_FILES}{settings}\n")
         port = ports.setdefault(name, spare_port())
-        lives.append(server_process.run(
-            ["broker", "-n", nameserver, "-p", str(port), "-c", str(place / "broker.conf"),
-             "--data", str(place / "data")],
-            place,
-        ))  # fmt: skip
+        lives.append(
+            server_process.run(
+                [
+                    "broker",
+                    "-n",
+                    nameserver,
+                    "-p",
+                    str(port),
+                    "-c",
+                    str(place / "broker.conf"),
+                    "--data",
+                    str(place / "data"),
+                ],
+                place,
+            )
+        )
         return lives[-1]
 
     yield run
@@ -55,7 +66,7 @@ def start(nameserver: str, tmp_path: Path) -> Iterator[Start]:
 
 
 class Archive:
-    """A topic's way into a Parquet directory."""
+    """A query that copies a topic to a Parquet directory."""
 
     def __init__(self, spark: SparkSession, nameserver: str, topic: str, place: Path) -> None:
         self._spark = spark
@@ -85,14 +96,15 @@ class Archive:
 
 
 def kept_from(filling: Filling, topic: str) -> dict[int, int]:
-    """Queue id to the first offset that a broker, which may have begun anew, still has."""
+    """Return the first offset that the broker still has by queue id. The broker may have been
+    reset."""
     filling.brokers.forget()
     filling.brokers.close()
     found = filling.brokers.min_offsets(filling.queues(topic))
     return {queue.queue_id: offset for queue, offset in found.items()}
 
 
-def test_after_retention_took_the_start(
+def test_stream_resumed_after_retention_reports_the_loss(
     start: Start, nameserver: str, spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:
     broker = start("broker-a")
@@ -104,8 +116,11 @@ def test_after_retention_took_the_start(
         assert broker.stop() == 0
         start("broker-a", KEEP_NOTHING)
 
-        wait_until(lambda: min(kept_from(filling, topic).values()) > 100, within_s=30,
-                   what="the first files are gone")  # fmt: skip
+        wait_until(
+            lambda: min(kept_from(filling, topic).values()) > 100,
+            within_s=30,
+            what="the first files are gone",
+        )
         with pytest.raises(StreamingQueryException) as caught:
             archive.run()
         said = re.search(
@@ -126,14 +141,17 @@ def test_after_retention_took_the_start(
     assert 0 < len(left) < 3_000
 
 
-def test_two_brokers_and_one_is_down(
+def test_stream_continues_while_one_of_two_brokers_is_down(
     start: Start, nameserver: str, spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:
     start("broker-a")
     second = start("broker-b")
     with Filling(nameserver) as filling:
-        wait_until(lambda: len(filling.brokers.publish_route(topic).brokers) == 2, within_s=10,
-                   what="both brokers are registered")  # fmt: skip
+        wait_until(
+            lambda: len(filling.brokers.publish_route(topic).brokers) == 2,
+            within_s=10,
+            what="both brokers are registered",
+        )
         filling.create(topic, 2)
         assert {queue.broker_name for queue in filling.queues(topic)} == {"broker-a", "broker-b"}
         bodies = filling.many(topic, 200)
@@ -146,23 +164,32 @@ def test_two_brokers_and_one_is_down(
             for number in range(50):
                 filling.send(topic, b"meanwhile-%02d" % number, queue=0)
             bodies += [f"meanwhile-{number:02d}" for number in range(50)]
-            wait_until(lambda: archive.table().count() == 250 or query.exception(), within_s=60,
-                       what="the other broker is read all the same")  # fmt: skip
+            wait_until(
+                lambda: archive.table().count() == 250 or query.exception(),
+                within_s=60,
+                what="the other broker is read all the same",
+            )
             assert query.exception() is None
-            # From the checkpoint, which has queues of a broker that is not there.
+            # The checkpoint has queues of a broker that is down.
             query.stop()
             query = archive.start(once=False)
             filling.send(topic, b"meanwhile-50", queue=0)
             bodies.append("meanwhile-50")
-            wait_until(lambda: archive.table().count() == 251 or query.exception(), within_s=60,
-                       what="it goes on with the broker that is there")  # fmt: skip
+            wait_until(
+                lambda: archive.table().count() == 251 or query.exception(),
+                within_s=60,
+                what="it goes on with the broker that is there",
+            )
             assert query.exception() is None
             start("broker-b")
             more = Filling(nameserver)
             with more:
                 bodies += more.many(topic, 100, first=200)
-            wait_until(lambda: archive.table().count() == 351 or query.exception(), within_s=60,
-                       what="both are read again")  # fmt: skip
+            wait_until(
+                lambda: archive.table().count() == 351 or query.exception(),
+                within_s=60,
+                what="both are read again",
+            )
             assert query.exception() is None
         finally:
             query.stop()

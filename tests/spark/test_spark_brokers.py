@@ -1,4 +1,5 @@
-"""Plain sockets to name servers and brokers: lists of them, restarts, what is gone."""
+"""Blocking connections to NameServers and brokers: lists of addresses, restarts, deleted
+messages."""
 
 import time
 
@@ -8,11 +9,11 @@ from clients.server_process import Lives, ServerProcess, spare_port
 from clients.waiting import wait_until
 from spark.filling import Filling
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.reader import OffsetGone, QueueRange, QueueReader
+from tianzhou.client.bulk.sender import BatchSender, Entry
 from tianzhou.client.core.selection import queue_for_key
 from tianzhou.client.errors import NoNameServer, TopicNotFound
-from tianzhou.client.sync.batch_sender import BatchSender, Entry
-from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import MessageView
 from tianzhou.spark.idempotence import missing_entries
@@ -31,9 +32,9 @@ def bodies(reader: QueueReader, wanted: QueueRange) -> list[bytes]:
     ]
 
 
-def test_name_servers_that_are_away_are_passed_over(server: ServerProcess) -> None:
+def test_unreachable_nameservers_are_skipped(server: ServerProcess) -> None:
     dead = [f"127.0.0.1:{spare_port()}" for _ in range(3)]
-    for _ in range(5):  # they are asked in any order
+    for _ in range(5):  # in any order
         with Brokers(";".join([*dead, server.nameserver])) as brokers:
             assert brokers.topics()
     with Brokers(";".join(dead)) as brokers, pytest.raises(NoNameServer) as caught:
@@ -41,7 +42,7 @@ def test_name_servers_that_are_away_are_passed_over(server: ServerProcess) -> No
     assert set(caught.value.failures) == set(dead)
 
 
-def test_unknown_topics(server: ServerProcess, topic: str) -> None:
+def test_unknown_topic_raises(server: ServerProcess, topic: str) -> None:
     with Brokers(server.nameserver) as brokers, pytest.raises(TopicNotFound, match=topic):
         brokers.route(topic)
 
@@ -56,7 +57,7 @@ def test_credentials_sign_every_request(server: ServerProcess) -> None:
         assert brokers.topics()
 
 
-def test_a_range_is_read_whole_and_no_further(filling: Filling, topic: str) -> None:
+def test_range_is_read_completely_and_not_beyond(filling: Filling, topic: str) -> None:
     filling.create(topic, 1)
     sent = [text.encode() for text in filling.many(topic, 5_000)]
     (queue,) = filling.queues(topic)
@@ -66,12 +67,12 @@ def test_a_range_is_read_whole_and_no_further(filling: Filling, topic: str) -> N
     assert bodies(reader, QueueRange(queue, 7, 7)) == []
 
 
-def test_a_queue_that_is_shorter_than_the_range(
+def test_queue_shorter_than_the_range_raises(
     filling: Filling, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tianzhou.client.sync import queue_reader
+    from tianzhou.client.bulk import reader
 
-    monkeypatch.setattr(queue_reader, "WAIT_FOR_TAIL_S", 0.2)
+    monkeypatch.setattr(reader, "WAIT_FOR_TAIL_S", 0.2)
     filling.create(topic, 1)
     filling.many(topic, 10)
     (queue,) = filling.queues(topic)
@@ -84,7 +85,7 @@ def test_a_queue_that_is_shorter_than_the_range(
 
 
 def test_missing_entries_returns_messages_that_are_not_stored(filling: Filling, topic: str) -> None:
-    """What a sender asks after its connection broke: which of these are not there?"""
+    """A sender asks after its connection broke which of its messages are not stored."""
     filling.create(topic, 1)
     filling.many(topic, 10)
     (queue,) = filling.queues(topic)
@@ -98,8 +99,10 @@ def test_missing_entries_returns_messages_that_are_not_stored(filling: Filling, 
 
 
 @pytest.mark.parametrize("is_alone", [False, True], ids=["batch", "alone"])
-def test_keyed_messages_leave_a_drained_broker(mq: RunningBroker, *, is_alone: bool) -> None:
-    """Each key keeps one queue and its order, as with any other producer."""
+def test_keyed_messages_move_away_from_a_drained_broker(
+    mq: RunningBroker, *, is_alone: bool
+) -> None:
+    """Each key keeps its queue and its order, as with any other producer."""
     with RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b")) as other:
         for broker in (mq, other):
             broker.create_topic("steps", queues=2)
@@ -138,7 +141,7 @@ def test_keyed_messages_create_their_topic(filling: Filling, topic: str) -> None
     assert len([end for end in ends if end]) <= 3
 
 
-def test_a_restart_in_the_middle_of_a_range(
+def test_range_is_read_across_a_broker_restart(
     topic: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     lives = Lives(tmp_path_factory.mktemp("lives"))

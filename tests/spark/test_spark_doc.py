@@ -1,4 +1,4 @@
-"""The page about Spark: examples run, tables are those of the code, both languages agree."""
+"""docs/spark.md: its examples run, its tables match the code, and both languages agree."""
 
 import contextlib
 import re
@@ -12,15 +12,15 @@ from clients import server_process
 from docs.pages import NAMESERVER, Page
 from tianzhou.spark.option_values import Option
 from tianzhou.spark.options import READ, STORE, WRITE
-from tianzhou.spark.rows import COLUMNS
 from tianzhou.spark.schema import TOPIC
+from tianzhou.spark.writer import COLUMNS
 
 PAGE = Page("docs/spark.md")
 ENGLISH = PAGE.text
 
 
 def rows(text: str) -> list[tuple[str, str]]:
-    """First and last cell of every row of every table."""
+    """Return the first and the last cell of every row of every table."""
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     cells = [re.split(r"(?<!\\)\|", line) for line in lines]
     return [(row[1].strip(), row[-2].strip().replace("\\|", "|")) for row in cells]
@@ -34,7 +34,7 @@ def test_the_examples_work(
     monkeypatch.setattr(tianzhou.spark, "session", lambda: spark, raising=False)
     (tmp_path / "tianzhou-data").symlink_to(tmp_path / "up" / "data")
     (tmp_path / "build").mkdir()
-    # Paths in Spark are those of its own process, not of the test's directory.
+    # Paths in Spark are relative to its own process, not to the test's directory.
     names = "archive|checkpoint|tianzhou-data"
     known: dict[str, object] = {}
     try:
@@ -69,7 +69,7 @@ def test_every_column_is_explained() -> None:
         assert f"`{name}`" in told
 
 
-def test_every_name_of_an_error_is_explained() -> None:
+def test_every_error_condition_is_explained() -> None:
     sources = Path(tianzhou.spark.__file__).parent.rglob("*.py")
     text = "\n".join(path.read_text("utf-8") for path in sources)
     used = set(re.findall(r'SourceError\(\s*"([A-Z_]+)"', text))

@@ -1,4 +1,4 @@
-"""The Spark of the README."""
+"""The Spark example of the README."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,10 +10,14 @@ from spark.filling import Filling
 
 
 def test_the_example_works(
-    spark: SparkSession, server: ServerProcess, filling: Filling, topic: str,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """After that of Python has sent its message."""
+    spark: SparkSession,
+    server: ServerProcess,
+    filling: Filling,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run it after the Python example has sent its message."""
     monkeypatch.setattr(tianzhou.spark, "session", lambda: spark, raising=False)
     filling.send(topic, b"two apples", TAGS="fruit")
     _, code = Page("README.md").blocks("python")

@@ -1,5 +1,8 @@
-"""Every way to a session. That Spark finds the sources by itself, all other tests show; that a
-submitted job does, `pipelines/test_pipeline_cluster.py`."""
+"""Every way to create a session.
+
+All other tests show that Spark discovers the sources; `pipelines/test_pipeline_cluster.py` shows it
+for a submitted job.
+"""
 
 import os
 import subprocess
@@ -18,7 +21,7 @@ from clients.server_process import ServerProcess, spare_port
 from spark.conftest import Tables
 from spark.filling import Filling
 from spark.processes import BIN, PYTHON, Program, environment, run
-from tianzhou.spark.runtime import launch_scripts, python
+from tianzhou.spark.runtime import interpreters
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -38,7 +41,7 @@ print("streamed", spark.read.parquet("table").count())
 
 @pytest.fixture
 def count(filling: Filling, server: ServerProcess, topic: str) -> str:
-    """A program that counts ten rows of thirty, then streams them all."""
+    """A program that counts ten of thirty rows, then streams all of them."""
     filling.many(topic, 30)
     return COUNT.format(nameserver=server.nameserver, topic=topic)
 
@@ -51,7 +54,7 @@ def check(head: str, count: str, place: Path, env: dict[str, str]) -> str:
     return printed
 
 
-def test_registering_is_allowed(
+def test_register_adds_the_sources(
     spark: SparkSession, tables: Tables, filling: Filling, topic: str
 ) -> None:
     filling.many(topic, 5)
@@ -60,23 +63,33 @@ def test_registering_is_allowed(
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["found", "registered"])
-def test_streams_add_nothing_to_what_spark_keeps_for_all_of_them(
-    spark: SparkSession, server: ServerProcess, filling: Filling, topic: str, tmp_path: Path,
+def test_streams_add_no_worker_variables(
+    spark: SparkSession,
+    server: ServerProcess,
+    filling: Filling,
+    topic: str,
+    tmp_path: Path,
     own: bool,
-) -> None:  # fmt: skip
-    """Spark writes that map out with every job, without a lock: see `worker_environment`."""
+) -> None:
+    """Spark serializes the map of variables with every job, without a lock: see `sessions`."""
     filling.many(topic, 5)
     session: Any = spark.newSession()
     before = variables_of(tianzhou.spark.register(session) if own else session)
     assert len(before) > 4
     query = (
-        session.readStream.format("rocketmq").option("nameserver", server.nameserver)
-        .load(topic).writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
+        session.readStream.format("rocketmq")
+        .option("nameserver", server.nameserver)
+        .load(topic)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     assert set(variables_of(session)) == set(before)
-    assert variables_of(session)["SPARK_LOCAL_DIRS"]  # Spark's own value came in its place
+    assert variables_of(session)[
+        "SPARK_LOCAL_DIRS"
+    ]  # Spark's own value has replaced the placeholder
 
 
 def variables_of(session: Any) -> dict[str, str]:
@@ -85,7 +98,7 @@ def variables_of(session: Any) -> dict[str, str]:
 
 
 def test_local_workers_run_compiled_modules(spark: SparkSession) -> None:
-    """Spark would have every Python process compile PySpark out of a zip."""
+    """Otherwise Spark would have every Python process compile PySpark from a zip."""
 
     where: Any = lambda: import_module("pyspark").__file__  # noqa: E731 - Spark reads annotations
     place = udf(where, "string")
@@ -103,43 +116,58 @@ def test_local_workers_run_compiled_modules(spark: SparkSession) -> None:
         ("/opt/python", False, "/opt/python"),
     ],
 )
-def test_the_python_of_workers(
+def test_provide_python_keeps_the_choice_of_the_user(
     before: str | None, is_local: bool, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stand_in = str(launch_scripts.script_directory(Path(sys.executable)) / "bin" / "python")
+    stand_in = str(interpreters.script_directory(Path(sys.executable)) / "bin" / "python")
     if before is None:
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     else:
         monkeypatch.setenv("PYSPARK_PYTHON", before.replace("stand-in", stand_in))
-    python.provide(is_local=is_local)
+    interpreters.provide_python(is_local=is_local)
     assert os.environ["PYSPARK_PYTHON"] == after.replace("stand-in", stand_in)
 
 
-def test_every_zip_of_spark_is_taken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark names it twice for sources that it found by itself; what users named stays."""
+def test_python_script_removes_every_pyspark_zip(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark lists the zip twice for sources that it discovered; entries of the user stay."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    python.provide(is_local=True)
+    interpreters.provide_python(is_local=True)
     zips = ["/spark/python/lib/pyspark.zip", "/again/pyspark.zip"]
     path = ":".join([zips[0], "/py4j.zip", zips[1], "/mine *", "/mine too"])
     found = subprocess.run(
         [os.environ["PYSPARK_PYTHON"], "-c", "import os; print(os.environ['PYTHONPATH'])"],
-        env={"PYTHONPATH": path}, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        env={"PYTHONPATH": path},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert found.stdout.strip() == "/py4j.zip:/mine *:/mine too"
 
 
-def test_connect(count: str, tmp_path: Path) -> None:
+def test_sources_work_through_spark_connect(count: str, tmp_path: Path) -> None:
     port = spare_port()
     server = Program(
-        [str(BIN / "spark-submit"), "--master", "local[2]",
-         "--conf", f"spark.connect.grpc.binding.port={port}",
-         "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
-         "--conf", "spark.ui.enabled=false",
-         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"],
-        tmp_path / "server", environment(),
-    )  # fmt: skip
+        [
+            str(BIN / "spark-submit"),
+            "--master",
+            "local[2]",
+            "--conf",
+            f"spark.connect.grpc.binding.port={port}",
+            "--conf",
+            "spark.connect.grpc.binding.address=127.0.0.1",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "spark-internal",
+        ],
+        tmp_path / "server",
+        environment(),
+    )
     address = f"sc://127.0.0.1:{port}"
     head = f"import tianzhou.spark\nspark = tianzhou.spark.session(remote={address!r})\n"
     place = tmp_path / "server" / "job"
@@ -154,7 +182,7 @@ def test_connect(count: str, tmp_path: Path) -> None:
 
 
 def test_without_a_java_the_packaged_one_is_used(count: str, tmp_path: Path) -> None:
-    """No JAVA_HOME, and a PATH on which there is everything but a Java."""
+    """Without JAVA_HOME, and with a PATH that has everything but Java."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for directory in ("/bin", "/usr/bin"):

@@ -1,4 +1,4 @@
-"""Store directories as tables: those that a Java broker wrote, and a live one."""
+"""Store directories as tables: those that a Java broker wrote, and one in use."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def table(spark: SparkSession, path: Path, **options: object) -> DataFrame:
 
 
 def stored_under(kind: str, topic: str, queue_id: int) -> tuple[str, int]:
-    """The broker parks delayed messages and halves of transactions in queues of its own."""
+    """The broker keeps delayed messages and half messages in queues of internal topics."""
     if kind.startswith("delay"):
         return "SCHEDULE_TOPIC_XXXX", int(kind[5:]) - 1
     if kind.startswith("tx_"):
@@ -53,7 +53,7 @@ def test_store_written_by_java_matches_its_send_results(
     assert len(expected) > 100
 
 
-def test_filters_and_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_store_table_filters_and_selects_columns(spark: SparkSession, tmp_path: Path) -> None:
     root = unpack("terminated", tmp_path)
     every = table(spark, root).collect()
     orders = table(spark, root, topic="golden_orders", columns="topic, physicalOffset")
@@ -71,13 +71,15 @@ def test_filters_and_columns(spark: SparkSession, tmp_path: Path) -> None:
     assert table(spark, root, verify="false").count() == 142
 
 
-def test_a_live_directory_in_many_tasks(spark: SparkSession, tmp_path: Path) -> None:
+def test_store_table_reads_a_live_directory_in_many_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     server = server_process.up(tmp_path)
     try:
         with Filling(server.nameserver) as filling:
             bodies = filling.many("orders", 5_000, size=500)
         rows = table(spark, tmp_path / "data", topic="orders", maxPartitionBytes=300_000)
-        # Divided where the queues on disk know records; a running broker has the rest in memory.
+        # Divided at records that queue files name; a running broker has the others in memory.
         assert rows.rdd.getNumPartitions() > 2
         found = sorted(bytes(row.body).decode() for row in rows.select("body").collect())
         assert found == bodies
@@ -85,7 +87,7 @@ def test_a_live_directory_in_many_tasks(spark: SparkSession, tmp_path: Path) -> 
         server.end()
 
 
-def test_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_store_table_reports_damage(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     root = unpack("killed", tmp_path)

@@ -22,7 +22,7 @@ WITHIN_S = 150.0
 
 
 class Sink:
-    """A Parquet directory that a query writes, and what is in it."""
+    """A Parquet directory that a query writes, and its content."""
 
     def __init__(self, tables: Tables, place: Path) -> None:
         self._tables = tables
@@ -30,15 +30,16 @@ class Sink:
 
     def start(self, rows: DataFrame, *, once: bool = True) -> StreamingQuery:
         writer = (
-            rows.writeStream.format("parquet").option("path", str(self._place / "out"))
+            rows.writeStream.format("parquet")
+            .option("path", str(self._place / "out"))
             .option("checkpointLocation", str(self._place / "checkpoint"))
-        )  # fmt: skip
+        )
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime="0 seconds").start()
 
     def run(self, rows: DataFrame) -> list[dict[str, Any]]:
-        """To the end of what is there; the progress of each micro-batch that had rows."""
+        """Read to the current end, and return the progress of each micro-batch that had rows."""
         query = self.start(rows)
         query.awaitTermination(int(WITHIN_S))
         assert query.exception() is None
@@ -61,7 +62,7 @@ def sink(tables: Tables, tmp_path: Path) -> Sink:
     return Sink(tables, tmp_path)
 
 
-def test_available_now_reads_all_and_ends(
+def test_available_now_reads_everything_and_stops(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     bodies = filling.many(topic, 1_000)
@@ -74,7 +75,7 @@ def test_available_now_reads_all_and_ends(
     assert sink.run(rows) == []
 
 
-def test_offsets_are_those_of_the_option(
+def test_stream_starts_at_the_offsets_of_the_option(
     tables: Tables, filling: Filling, sink: Sink, topic: str, tmp_path: Path
 ) -> None:
     bodies = filling.many(topic, 200)
@@ -89,20 +90,22 @@ def test_offsets_are_those_of_the_option(
     assert tables.bodies(topic, endingOffsets=written) == bodies
 
 
-def test_limits_for_each_trigger(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+def test_stream_limits_rows_per_trigger(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
     bodies = filling.many(topic, 1_000)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 300}
     progress = sink.run(tables.stream(topic, **options).load())
     assert [p["numInputRows"] for p in progress] == [300, 300, 300, 100]
     assert sink.bodies() == bodies
-    # What Spark's own progress says: where it ended, and what was there.
+    # Spark's own progress report: where the batch ended, and what was available.
     source = progress[0]["sources"][0]
     latest = json.loads(source["latestOffset"])[topic]["broker-a"]
     assert sum(latest.values()) == 1_000
     assert sum(json.loads(source["endOffset"])[topic]["broker-a"].values()) == 300
 
 
-def test_a_minimum_holds_back_until_the_delay_is_over(
+def test_minimum_delays_a_micro_batch_until_the_delay_is_over(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     filling.many(topic, 10)
@@ -120,8 +123,12 @@ def test_micro_batches_are_between_a_minimum_and_a_maximum(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     bodies = filling.many(topic, 340)
-    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100,
-               "maxOffsetsPerTrigger": 150, "maxTriggerDelay": "1h"}  # fmt: skip
+    options = {
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": 100,
+        "maxOffsetsPerTrigger": 150,
+        "maxTriggerDelay": "1h",
+    }
     query = sink.start(tables.stream(topic, **options).load(), once=False)
     try:
         wait_until(lambda: sizes(query) == [150, 150], within_s=WITHIN_S, what="the first two")
@@ -137,15 +144,19 @@ def test_available_now_divides_but_does_not_wait_for_a_minimum(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     bodies = filling.many(topic, 340)
-    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100,
-               "maxOffsetsPerTrigger": 150, "maxTriggerDelay": "1h"}  # fmt: skip
+    options = {
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": 100,
+        "maxOffsetsPerTrigger": 150,
+        "maxTriggerDelay": "1h",
+    }
     progress = sink.run(tables.stream(topic, **options).load())
     assert [p["numInputRows"] for p in progress] == [150, 150, 40]
     assert sink.bodies() == bodies
 
 
 def sizes(query: StreamingQuery) -> list[int]:
-    """How many rows each micro-batch had that had any."""
+    """Return the number of rows of each micro-batch that had any."""
     return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
 
 
@@ -160,15 +171,16 @@ def test_streams_start_at_the_end_by_default(
     assert sink.bodies() == late
 
 
-def test_the_beginning_is_written_down(
+def test_stream_start_is_stored_in_the_checkpoint(
     tables: Tables, filling: Filling, sink: Sink, topic: str, tmp_path: Path
 ) -> None:
-    """A query that dies in its first micro-batch begins again where it began, not at the end."""
+    """A query that fails in its first micro-batch starts at the same offsets again, not at the
+    end."""
     filling.many(topic, 100)
     rows = tables.stream(topic).load()
     sink.run(rows)
     late = filling.many(topic, 50, first=100)
-    # As if it had died before Spark wrote down that the first micro-batch was done.
+    # As if it had been killed before Spark recorded that the first micro-batch was done.
     for path in (tmp_path / "checkpoint" / "commits").iterdir():
         path.unlink()
     late += filling.many(topic, 50, first=150)
@@ -176,11 +188,11 @@ def test_the_beginning_is_written_down(
     assert sink.bodies() == late
 
 
-def test_earliest_is_read_at_once_and_again_from_there(
+def test_earliest_is_resolved_once_and_resumed(
     tables: Tables, filling: Filling, sink: Sink, topic: str, tmp_path: Path
 ) -> None:
-    """No micro-batch before the data. The first one, repeated after a crash, reads the same, though
-    there is more by now, and a queue that it did not know."""
+    """There is no micro-batch before the data. The first one, retried after a crash, reads the same
+    messages, although there are more by now, and a new queue."""
     filling.create(topic, 2)
     bodies = filling.many(topic, 100)
     rows = tables.stream(topic, startingOffsets="earliest").load()
@@ -195,10 +207,10 @@ def test_earliest_is_read_at_once_and_again_from_there(
     assert sink.bodies() == bodies
 
 
-def test_streams_begin_while_messages_come(
+def test_stream_starts_while_messages_arrive(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
-    """Between two questions for the end it has moved."""
+    """The end moves between two requests for it."""
     filling.many(topic, 10)
     stop = Event()
 
@@ -211,8 +223,9 @@ def test_streams_begin_while_messages_come(
     sending.start()
     query = sink.start(tables.stream(topic, group=f"group-{topic}").load(), once=False)
     try:
-        wait_until(lambda: sink.count() > 100 or query.exception(), within_s=WITHIN_S,
-                   what="rows come")  # fmt: skip
+        wait_until(
+            lambda: sink.count() > 100 or query.exception(), within_s=WITHIN_S, what="rows come"
+        )
         assert query.exception() is None
     finally:
         stop.set()
@@ -220,13 +233,13 @@ def test_streams_begin_while_messages_come(
         query.stop()
 
 
-def test_streams_begin_at_a_time(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+def test_stream_starts_at_a_time(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
     bodies = filling.many(topic, 100)
     sink.run(tables.stream(topic, startingTimestamp="2020-01-01").load())
     assert sink.bodies() == bodies
 
 
-def test_new_queues_are_picked_up(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+def test_stream_reads_new_queues(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
     filling.create(topic, 2)
     bodies = filling.many(topic, 100)
     rows = tables.stream(topic, startingOffsets="earliest").load()
@@ -238,7 +251,7 @@ def test_new_queues_are_picked_up(tables: Tables, filling: Filling, sink: Sink, 
     assert sink.bodies() == bodies
 
 
-def test_new_topics_are_picked_up_while_it_runs(
+def test_stream_reads_new_topics_of_its_pattern(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     bodies = filling.many(f"{topic}-a", 50)
@@ -253,13 +266,15 @@ def test_new_topics_are_picked_up_while_it_runs(
     assert sink.bodies() == bodies
 
 
-def test_filters_are_options(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+def test_stream_filters_by_options(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
     bodies = filling.many(topic, 90)
     sink.run(tables.stream(topic, startingOffsets="earliest", tags="tag-1").load())
     assert sink.bodies() == [body for n, body in enumerate(bodies) if n % 3 == 1]
 
 
-def test_a_group_shows_how_far_the_query_is(
+def test_stream_commits_offsets_for_its_group(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     filling.many(topic, 100)
@@ -274,7 +289,7 @@ def test_a_group_shows_how_far_the_query_is(
     assert json.loads(shown.output)["lag"] == 20, shown.output
 
 
-def test_the_same_columns_as_in_batches(
+def test_stream_has_the_columns_of_a_batch(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     filling.many(topic, 10)

@@ -1,4 +1,4 @@
-"""Writing: every column, order, delays, repeated batches; read by RocketMQ's C++ client too."""
+"""Writes: every column, order, delays and retried batches; also read by RocketMQ's C++ client."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,13 +28,17 @@ def numbered(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(count).select(concat(lit("n"), col("id")).alias("value"))
 
 
-def test_every_column(tables: Tables, filling: Filling, topic: str) -> None:
+def test_write_maps_every_column_to_the_message(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     rows = tables.of(
-        [(b"one", f"{topic}-a", "north", ["k1", "k2"], {"city": "大连"}, "T1"),
-         (b"two", None, None, None, None, None)],
+        [
+            (b"one", f"{topic}-a", "north", ["k1", "k2"], {"city": "大连"}, "T1"),
+            (b"two", None, None, None, None, None),
+        ],
         "body binary, topic string, tags string, keys array<string>, "
         "properties map<string,string>, shardingKey string",
-    )  # fmt: skip
+    )
     save(rows, tables, f"{topic}-b")
     (one,) = tables.read(f"{topic}-a").collect()
     assert (bytes(one.body), one.tags, one.keys) == (b"one", "north", ["k1", "k2"])
@@ -57,7 +61,9 @@ def test_every_row_is_written_with_its_mark(tables: Tables, filling: Filling, to
     assert sum(end > 0 for end in filling.ends(topic).values()) == 3, "each task began elsewhere"
 
 
-def test_a_sharding_key_keeps_order(tables: Tables, filling: Filling, topic: str) -> None:
+def test_write_keeps_order_within_a_sharding_key(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     filling.create(topic, 4)
     rows = tables.spark.range(5_000, numPartitions=1).select(
         concat(col("id")).cast("string").alias("value"),
@@ -76,7 +82,7 @@ def test_a_sharding_key_keeps_order(tables: Tables, filling: Filling, topic: str
     assert all(numbers == sorted(numbers) for numbers in orders.values())
 
 
-def test_delays(tables: Tables, filling: Filling, topic: str) -> None:
+def test_write_delays_messages(tables: Tables, filling: Filling, topic: str) -> None:
     filling.create(topic, 2)
     soon = datetime.now(UTC) + timedelta(seconds=2)
     rows = tables.of(
@@ -93,12 +99,12 @@ def test_delays(tables: Tables, filling: Filling, topic: str) -> None:
     assert found[b"now"].storeTimestamp < min(later.storeTimestamp, at_a_time.storeTimestamp)
 
 
-def test_a_topic_that_is_not_there_is_made(tables: Tables, filling: Filling, topic: str) -> None:
+def test_write_creates_a_missing_topic(tables: Tables, filling: Filling, topic: str) -> None:
     save(numbered(tables.spark, 10), tables, topic)
     assert len(tables.bodies(topic)) == 10
 
 
-def test_cpp_clients_read_what_spark_wrote_and_the_other_way(
+def test_cpp_clients_and_spark_read_each_others_messages(
     tables: Tables, server: ServerProcess, topic: str, tmp_path: Path
 ) -> None:
     clients = clients_of(server, installed(), tmp_path)
@@ -119,28 +125,32 @@ def test_cpp_clients_read_what_spark_wrote_and_the_other_way(
 
 
 def copy(tables: Tables, source: str, target: str, place: Path, **options: object) -> DataFrame:
-    """One run of a query that copies what is new in a topic to another; the copy."""
+    """Run a query once that copies new messages of one topic to another, and return the copies."""
     rows = tables.stream(source, startingOffsets="earliest", maxOffsetsPerTrigger=400).load()
     query = (
-        rows.select("body", "tags", "keys").writeStream.format("rocketmq")
-        .option("nameserver", tables.nameserver).option("topic", target)
-        .option("checkpointLocation", str(place)).options(**{k: str(v) for k, v in options.items()})
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
+        rows.select("body", "tags", "keys")
+        .writeStream.format("rocketmq")
+        .option("nameserver", tables.nameserver)
+        .option("topic", target)
+        .option("checkpointLocation", str(place))
+        .options(**{k: str(v) for k, v in options.items()})
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination(150)
     assert query.exception() is None
     return tables.read(target)
 
 
 def forget_last_batch(place: Path) -> None:
-    """As if the driver had died before Spark wrote down that the batch was done."""
+    """As if the driver had been killed before Spark recorded that the batch was done."""
     last = max(int(path.name) for path in (place / "commits").iterdir() if path.name.isdecimal())
     for path in (place / "commits").iterdir():
         if path.name.strip(".").split(".")[0] == str(last):
             path.unlink()
 
 
-def test_streams_write_and_a_repeated_batch_is_marked(
+def test_stream_write_marks_a_retried_batch(
     tables: Tables, filling: Filling, topic: str, tmp_path: Path
 ) -> None:
     filling.many(topic, 1_000)
@@ -148,12 +158,12 @@ def test_streams_write_and_a_repeated_batch_is_marked(
     assert copy(tables, topic, target, tmp_path).count() == 1_000
     forget_last_batch(tmp_path)
     rows = copy(tables, topic, target, tmp_path)
-    # At least once: the last 200 are there twice, and can be told by their marks.
+    # At least once: the last 200 are stored twice, with equal marks.
     assert rows.count() == 1_200
     assert rows.selectExpr(f"properties['{MARK_PROPERTY.decode()}']").distinct().count() == 1_000
 
 
-def test_an_idempotent_repetition_adds_nothing(
+def test_idempotent_retry_adds_no_duplicates(
     tables: Tables, filling: Filling, topic: str, tmp_path: Path
 ) -> None:
     bodies = filling.many(topic, 1_000)
@@ -168,10 +178,10 @@ def test_an_idempotent_repetition_adds_nothing(
     assert tables.bodies(target) == bodies
 
 
-def test_an_idempotent_repetition_adds_what_is_missing(
+def test_idempotent_retry_adds_missing_rows(
     tables: Tables, filling: Filling, topic: str, tmp_path: Path
 ) -> None:
-    """A batch whose first half was written before the driver died."""
+    """A batch whose first half was written before the driver was killed."""
     filling.many(topic, 300)
     options = {"idempotent": True, "group": f"writer-{topic}"}
     target = f"{topic}-copy"
@@ -182,7 +192,7 @@ def test_an_idempotent_repetition_adds_what_is_missing(
     for row in whole[:150]:
         kept = {k: v for k, v in row.properties.items() if k in ("TAGS", "KEYS", "SPARK_MARK")}
         filling.send(half, bytes(row.body), queue=row.queueId, **kept)
-    # The same query, as its checkpoint says, with its batch not done.
+    # The same query, according to its checkpoint, with its batch not done.
     forget_last_batch(tmp_path)
     copy(tables, topic, half, tmp_path, **options)
     rows = tables.read(half).collect()

@@ -9,16 +9,28 @@ from sources import name_of, nodes_of, python_files, roots_imported
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "subprocess", "pty"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 METHODS = {
-    ("os", "system"), ("os", "popen"), ("os", "spawnl"), ("os", "spawnv"), ("os", "execv"),
-    ("os", "execvp"), ("os", "posix_spawn"), ("yaml", "load"), ("yaml", "unsafe_load"),
-    ("numpy", "load"), ("np", "load"), ("shutil", "unpack_archive"), ("tempfile", "mktemp"),
-}  # fmt: skip
+    ("os", "system"),
+    ("os", "popen"),
+    ("os", "spawnl"),
+    ("os", "spawnv"),
+    ("os", "execv"),
+    ("os", "execvp"),
+    ("os", "posix_spawn"),
+    ("yaml", "load"),
+    ("yaml", "unsafe_load"),
+    ("numpy", "load"),
+    ("np", "load"),
+    ("shutil", "unpack_archive"),
+    ("tempfile", "mktemp"),
+}
 ALLOWED = {
     # Where, what, and why that can't hurt.
     ("src/tianzhou/testing", "subprocess"): "the test kit starts processes; it is not for servers",
-    ("src/tianzhou/admin/commands/own_broker.py", "subprocess"):
-        "starts this very program, without a shell and with no word that came from elsewhere",
-}  # fmt: skip
+    (
+        "src/tianzhou/admin/commands/own_broker.py",
+        "subprocess",
+    ): "starts this very program, without a shell and with no word that came from elsewhere",
+}
 
 
 def banned_in(path: Path) -> list[str]:
@@ -62,9 +74,15 @@ def test_no_file_is_read_through_a_mapping(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["import pickle", "from subprocess import run", "eval(x)", "import os\nos.system(x)",
-     "np.load(f, allow_pickle=True)", "yaml.load(f)"],
-)  # fmt: skip
+    [
+        "import pickle",
+        "from subprocess import run",
+        "eval(x)",
+        "import os\nos.system(x)",
+        "np.load(f, allow_pickle=True)",
+        "yaml.load(f)",
+    ],
+)
 def test_s19_the_gate_sees_what_it_should(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sample.py"
     path.write_text(text)

@@ -19,9 +19,19 @@ PROJECT: dict[str, Any] = tomllib.loads(read(ROOT / "pyproject.toml"))["project"
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGES = [Page(name_of(path)) for path in documents()]
 LOUD = (
-    "blazing", "cutting-edge", "effortless", "game-chang", "powerful", "revolution", "robust",
-    "seamless", "state-of-the-art", "world-class", "enterprise-grade", "battle-tested",
-)  # fmt: skip
+    "blazing",
+    "cutting-edge",
+    "effortless",
+    "game-chang",
+    "powerful",
+    "revolution",
+    "robust",
+    "seamless",
+    "state-of-the-art",
+    "world-class",
+    "enterprise-grade",
+    "battle-tested",
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -142,8 +152,8 @@ def test_changelog_is_sorted() -> None:
         assert titles == [kind for kind in kinds if kind in titles], release.partition("\n")[0]
 
 
-def test_promises_cover_every_fault() -> None:
-    faults, kept, incidents = tables_of(read(ROOT / "docs/promises.md"))
+def test_guarantees_cover_every_fault() -> None:
+    faults, kept, incidents = tables_of(read(ROOT / "docs/guarantees.md"))
     kinds = {name for name in vars(incident_kinds) if name.isupper() and name.count("_")}
     kinds -= {"KEPT_MAX"}
     assert {row["incident"].strip("`") for row in incidents} == {

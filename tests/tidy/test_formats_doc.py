@@ -127,9 +127,13 @@ def test_index_header(tmp_path: Path) -> None:
     data = made.pread(0, made.size())
     found = {name: int.from_bytes(data[at : at + size], "big") for at, size, name in rows}
     assert found == {
-        "begin_timestamp": 50_000, "end_timestamp": 61_999, "begin_offset": 100,
-        "end_offset": 300, "slot_count": 2, "entry_count": 4,
-    }  # fmt: skip
+        "begin_timestamp": 50_000,
+        "end_timestamp": 61_999,
+        "begin_offset": 100,
+        "end_offset": 300,
+        "slot_count": 2,
+        "entry_count": 4,
+    }
     # Entry 3 has slot 7, as entry 1 has.
     at = index_file.HEADER.size + 10 * index_file.SLOT.size + 3 * index_file.ENTRY.size
     entry = {
@@ -154,16 +158,35 @@ def test_index_entry() -> None:
 
 def test_checkpoint() -> None:
     written = Checkpoint(
-        log_timestamp=1, queues_timestamp=2, index_timestamp=3, flushed=4, derived=5, anchor=6,
-        queues=7, units=8, index_name="20260101000000000", index_count=9, clean=True,
-    )  # fmt: skip
+        log_timestamp=1,
+        queues_timestamp=2,
+        index_timestamp=3,
+        flushed=4,
+        derived=5,
+        anchor=6,
+        queues=7,
+        units=8,
+        index_name="20260101000000000",
+        index_count=9,
+        clean=True,
+    )
     page = checkpoint.encode(written)
     theirs = placed(only_table(CHECKPOINT, "RocketMQ's part"))
     ours = placed(only_table(CHECKPOINT, "Our part"))
     found = {name: page[at : at + size] for at, size, name in theirs + ours}
     numbers = {name: int.from_bytes(data, "big") for name, data in found.items()}
-    for name in ("log_timestamp", "queues_timestamp", "index_timestamp", "flushed", "derived",
-                 "anchor", "queues", "units", "index_count", "clean"):  # fmt: skip
+    for name in (
+        "log_timestamp",
+        "queues_timestamp",
+        "index_timestamp",
+        "flushed",
+        "derived",
+        "anchor",
+        "queues",
+        "units",
+        "index_count",
+        "clean",
+    ):
         assert numbers.pop(name) == getattr(written, name), name
     assert numbers["magic"] == checkpoint.MAGIC
     assert numbers["master_flushed"] == numbers["confirmed"] == 0
@@ -203,9 +226,16 @@ def test_checkpoint_sizes() -> None:
 def test_names() -> None:
     (rows,) = tables_of(DIRECTORY.split("\n## ")[0])
     assert [row["NAME"].rstrip("/") for row in rows] == [
-        layout.COMMIT_LOG, layout.CONSUME_QUEUE, layout.INDEX, layout.CONFIG, layout.CHECKPOINT,
-        layout.ABORT, layout.LOCK, layout.QUARANTINE, layout.PATHS,
-    ]  # fmt: skip
+        layout.COMMIT_LOG,
+        layout.CONSUME_QUEUE,
+        layout.INDEX,
+        layout.CONFIG,
+        layout.CHECKPOINT,
+        layout.ABORT,
+        layout.LOCK,
+        layout.QUARANTINE,
+        layout.PATHS,
+    ]
     source = read(ROOT / "src/tianzhou/store/recovery.py")
     assert "/commitlog-{start:020d}" in source
 

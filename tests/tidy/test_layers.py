@@ -7,7 +7,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from sources import ROOT, SRC, name_of, nodes_of, place_of, python_files, roots_imported
+from sources import (
+    ROOT,
+    SRC,
+    name_of,
+    nodes_of,
+    place_of,
+    python_files,
+    roots_imported,
+    tree_of,
+)
 
 PURE = ("base", "record", "wire", "raft", "filter", "client/core")
 ACTS = {"asyncio", "socket", "ssl", "threading", "time", "random", "logging", "os", "mmap"}
@@ -29,7 +38,7 @@ THIRD_PARTY = {
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
     "proxy": {"google", "grpc", "msgspec"},
     "dashboard": {"jinja2", "msgspec", "starlette"},
-    "admin": {"click", "msgspec", "rich"},
+    "admin": {"click", "msgspec", "pyspark", "rich"},
     "cmd": {"click", "msgspec", "pyspark", "rich", "starlette", "uvicorn", "uvloop"},
     "testing": {"pytest"},
 }
@@ -38,6 +47,7 @@ THIRD_PARTY = {
 ASYNC_SHELLS = (
     "net/acceptor.py",
     "net/server.py",
+    "net/connect.py",
     "net/dial.py",
     "replication/*_master.py",
     "replication/*_slave.py",
@@ -49,9 +59,19 @@ ASYNC_SHELLS = (
     "broker/server.py",
     "broker/replica/registration.py",  # asks name servers, and waits for their answers
     "broker/replica/master_slave.py",
+    "broker/replica/following.py",
+    "broker/replica/mode.py",  # the protocol: modes start and stop connections
+    "broker/replica/standalone.py",
     "broker/replica/slave_sync.py",  # asks the master
+    "client/admin/*",
     "client/aio/*",
+    "client/consume/*",
+    "client/session/*",
+    "client/transport/aio.py",
+    "client/transport/connect.py",
+    "client/transport/pool.py",
     "client/spans.py",  # runs listeners that are coroutine functions
+    "client/tracing.py",
     "client/sync/*consumer.py",  # what they hand to the loop in its thread
     "client/sync/lite_pull.py",
     "proxy/*",
@@ -119,3 +139,14 @@ def test_the_test_kit_is_for_tests() -> None:
     for path in python_files("src"):
         if place_of(path).split("/")[0] != "testing":
             assert "tianzhou.testing" not in path.read_text(encoding="utf-8"), name_of(path)
+
+
+def test_module_getattr_is_hidden_from_type_checkers() -> None:
+    """Otherwise a type checker accepts `from package import name` for every name."""
+    exposed = [
+        name_of(path)
+        for path in python_files("src")
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+    ]
+    assert exposed == []

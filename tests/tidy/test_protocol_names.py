@@ -79,10 +79,18 @@ def test_protocol_literals_are_written_once(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x = 'TBW102'", "x = f'%RETRY%{group}'", "PERM_READ: Final = 4", "PERMISSIONS = {'rw': 6}",
-     "MASTER = 0", "config.perm & 6", "broker_id != 0", "PULL_SUSPEND = 2",
-     "TOPIC = 'rmq_sys_mine'"],
-)  # fmt: skip
+    [
+        "x = 'TBW102'",
+        "x = f'%RETRY%{group}'",
+        "PERM_READ: Final = 4",
+        "PERMISSIONS = {'rw': 6}",
+        "MASTER = 0",
+        "config.perm & 6",
+        "broker_id != 0",
+        "PULL_SUSPEND = 2",
+        "TOPIC = 'rmq_sys_mine'",
+    ],
+)
 def test_gate_finds_protocol_literals(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sample.py"
     path.write_text(text)

@@ -44,16 +44,21 @@ def test_every_row_says_what_happens() -> None:
 def test_the_table_of_ports_has_the_limits_of_the_code() -> None:
     expected = [
         {
-            "PORT": port.name, "CONNECTIONS": f"{port.connections_max:,}",
-            "UNPROVEN": f"{port.unproven_max:,}", "FROM ONE ADDRESS": f"{port.per_source_max:,}",
+            "PORT": port.name,
+            "CONNECTIONS": f"{port.connections_max:,}",
+            "UNPROVEN": f"{port.unproven_max:,}",
+            "FROM ONE ADDRESS": f"{port.per_source_max:,}",
             "UNPROVEN FROM ONE ADDRESS": f"{port.unproven_per_source_max:,}",
             "DEADLINE": f"{port.prove_s:.0f} s",
         }
         for port in (
-            limits.CLIENT_PORT, limits.NAMESERVER_PORT, limits.RAFT_PORT, limits.HA_PORT,
+            limits.CLIENT_PORT,
+            limits.NAMESERVER_PORT,
+            limits.RAFT_PORT,
+            limits.HA_PORT,
             limits.HTTP_PORT,
         )
-    ]  # fmt: skip
+    ]
     assert _tables()[1] == expected
 
 

@@ -1,4 +1,4 @@
-"""docs/settings.md is what the declarations say, and the declarations say enough."""
+"""docs/configuration.md is what the declarations say, and the declarations say enough."""
 
 import dataclasses
 import subprocess

@@ -1,1 +1,2 @@
-"""Words everyone shares. Imports nothing of ours and nothing that acts."""
+"""Types, limits and errors that all packages share. Imports no other package of Tianzhou and has no
+side effects."""

@@ -5,7 +5,14 @@ from typing import ClassVar
 
 
 class Retry(enum.Enum):
-    """What a caller may do next. Retry loops read this; they never list classes."""
+    """What a caller may do after an error. Retry loops read this instead of listing classes.
+
+    NEVER means that the same call fails again.
+
+        except TianzhouError as error:
+            if error.retry is Retry.NEVER:
+                raise
+    """
 
     NEVER = enum.auto()
     SAME_BROKER = enum.auto()
@@ -14,22 +21,22 @@ class Retry(enum.Enum):
 
 
 class TianzhouError(Exception):
-    """Everything that can go wrong while operating. Mistakes in our own code are assertions."""
+    """Root of all operational errors. Bugs in Tianzhou itself are assertions."""
 
     retry: ClassVar[Retry] = Retry.NEVER
 
 
 class UsageError(TianzhouError):
-    """The caller broke the contract; the message says how."""
+    """An argument or call is invalid; the message says why."""
 
 
 class ProtocolError(TianzhouError):
-    """Bytes on a connection break the remoting protocol."""
+    """Bytes on a connection violate the remoting protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to say something illegal."""
+    """This side was about to send something that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer said something illegal; the connection must be closed."""
+    """The peer sent something that the protocol does not allow; close the connection."""

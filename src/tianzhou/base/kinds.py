@@ -1,4 +1,4 @@
-"""Integers that must not be mixed up, each with a kind of its own, and the bytes we accept."""
+"""Distinct types for integers that must not be mixed up, and for bytes-like input."""
 
 from typing import NamedTuple, NewType, TypeAlias
 
@@ -15,7 +15,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class QueueKey(NamedTuple):
-    """Names one queue of one topic on this broker."""
+    """Identifies one queue of one topic on this broker."""
 
     topic: str
     queue_id: QueueId

@@ -1,7 +1,7 @@
-"""Bounds of the formats and the protocol, each with its reason.
+"""Limits of the formats and the protocol, each with its reason.
 
-They concern several modules; a bound of one module stands there. Relations between the bounds are
-asserted at the end.
+Limits on memory, time and counts are defined in the modules that enforce them. Relations between
+these limits are asserted at the end.
 """
 
 from typing import Final
@@ -38,20 +38,20 @@ RECORD_BYTES_MAX: Final = BODY_BYTES_MAX + 64 * 1024
 """As RocketMQ 5: the body limit and 64 KiB for everything else."""
 
 BLANK_BYTES_MIN: Final = 8
-"""A file that can't take the next record ends with a blank marker of size and magic."""
+"""A file without room for the next record ends with a blank record: size and magic."""
 
 COMMIT_LOG_FILE_BYTES: Final = 1024 * 1024 * 1024
-"""RocketMQ's default, so that either of the two can open what the other wrote."""
+"""RocketMQ's default, so that RocketMQ and Tianzhou can open each other's directories."""
 
 CONSUME_QUEUE_FILE_UNITS: Final = 300_000
 """RocketMQ's default, as above: a file of 6,000,000 bytes."""
 
 PULL_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEADER_BYTES_MAX
-"""A pull answer is one frame."""
+"""A pull response is one frame."""
 
 BATCH_MESSAGES_MAX: Final = 65_536
-"""Messages in one batch body. The 4 MiB body limit allows about 190,000 empty ones; no producer
-means that, and each costs a full record."""
+"""Messages in one batch body. The 4 MiB body limit would allow about 190,000 empty ones, which no
+producer intends, and each costs a full record."""
 
 assert RECORD_BYTES_MAX + BLANK_BYTES_MIN <= COMMIT_LOG_FILE_BYTES
 assert PULL_BYTES_MAX + HEADER_BYTES_MAX < FRAME_BYTES_MAX

@@ -1,19 +1,33 @@
-"""Measurements as plain numbers. Whoever exports them reads them when asked; nothing is pushed."""
+"""Measurements as plain numbers, which exporters read on request; nothing is pushed."""
 
 from bisect import bisect_left
 from itertools import accumulate
 from typing import Final
 
 SECONDS: Final = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    5.0, 10.0,
-)  # fmt: skip
-"""Upper ends of the ranges in which durations are counted: three to a decade, from what a copy in
-memory takes to what nobody waits for."""
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+"""Upper bounds of the histogram buckets: three per decade, from the duration of a copy in memory to
+durations longer than any timeout."""
 
 
 class Histogram:
-    """Durations, counted in ranges. One thread adds; everybody may read.
+    """A histogram of durations. One thread adds; any thread may read.
 
     Invariant: sum(counts) == number of durations added
     """
@@ -26,7 +40,7 @@ class Histogram:
         self.longest_s = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """So many things took so long; call it once for a run of them."""
+        """Add `count` durations of equal length; call it once for a whole batch."""
         self.counts[bisect_left(SECONDS, seconds)] += count
         self.total_s += seconds * count
         if seconds > self.longest_s:
@@ -37,6 +51,6 @@ class Histogram:
         return sum(self.counts)
 
     def up_to(self) -> list[tuple[float, int]]:
-        """For each upper end: how many took no longer."""
+        """Return for each upper bound how many durations were at most that long."""
         ends = (*SECONDS, float("inf"))
         return list(zip(ends, accumulate(self.counts), strict=True))

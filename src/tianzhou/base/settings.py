@@ -1,11 +1,11 @@
-"""Settings as declarations: default, unit, bounds, a sentence, and RocketMQ's name for it.
+"""Settings as declarations: default, unit, bounds, help text and RocketMQ's name.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class FlushSettings:
         interval_ms: int = setting(500, min=1, max=60_000, alias="flushIntervalCommitLog", help="…")
 
-`load` turns a mapping of names (ours or RocketMQ's) into an object and finds *all* problems before
-it complains. Reading files and the environment is the business of the program.
+`load` turns a mapping of names (ours or RocketMQ's) into an object and reports *all* problems at
+once. Reading files and the environment is left to the program.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _SECRET: Final = re.compile(r"password|secret|token|credential|access_?key", re.
 
 
 class SettingsError(UsageError):
-    """Lists every value that can't be used."""
+    """Invalid settings; the message lists all of them."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -37,14 +37,14 @@ class SettingsError(UsageError):
 
 
 class Declaration(NamedTuple):
-    """What is known of a setting besides its type and default."""
+    """The declaration of a setting besides its type and default."""
 
     help: str
     minimum: float | None
     maximum: float | None
     alias: str | None
     read: Callable[[str], object] | None
-    """Reads RocketMQ's spelling of the value, where it differs from ours."""
+    """Parses RocketMQ's spelling of the value, where it differs from ours."""
     is_live: bool = False
     """Whether the setting can change while the server runs."""
     fixed: str = ""
@@ -74,7 +74,7 @@ def setting(
 
 
 def masked(name: str, value: str) -> str:
-    """The value, or stars in its place if its name says that it is for nobody's eyes."""
+    """Return the value, or asterisks if the name of the setting says that it is a secret."""
     return MASK if value and _SECRET.search(name) else value
 
 
@@ -120,7 +120,7 @@ def _defaults(kind: type) -> dict[str, object]:
 
 
 def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
-    """An object of this class from named values, and the names it does not know."""
+    """Return an object of this class from named values, and the names that are unknown."""
     declared = declarations(kind)
     by_name = spellings(kind)
     types = get_type_hints(kind)
@@ -147,7 +147,7 @@ def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
 
 
 def check(settings: object) -> None:
-    """Raise with every value that is out of its bounds."""
+    """Raise SettingsError with every value that is out of bounds."""
     kind = type(settings)
     problems = _out_of_bounds(kind, {name: getattr(settings, name) for name in declarations(kind)})
     if problems:
@@ -185,7 +185,7 @@ def _checked(value: object, kind: object) -> object:
         if not isinstance(value, list | tuple):
             raise ValueError("must be a list")
         return tuple(_checked(item, get_args(kind)[0]) for item in cast("Sequence[object]", value))
-    # In Python a truth value is a number; in a settings file it is a mistake.
+    # In Python a bool is an int; in a settings file a bool for a number is a mistake.
     is_bool_for_int = kind is int and isinstance(value, bool)
     if isinstance(kind, type) and (not isinstance(value, kind) or is_bool_for_int):
         raise ValueError(f"must be of type {kind.__name__}")

@@ -43,7 +43,7 @@ class Alarms:
         self._sources: list[Source] = []
 
     def add(self, source: Source) -> None:
-        """Register a function that returns what is wrong now; it is called for every view."""
+        """Register a function that returns the current alarms; it is called for every view."""
         self._sources.append(source)
 
     def current(self) -> list[Alarm]:

@@ -56,10 +56,13 @@ class BrokerConfig:
         help="Name of the cluster.",
     )
     name: str = setting(
-        "broker-a", alias="brokerName", read=_named, fixed=_KNOWN_BY,
+        "broker-a",
+        alias="brokerName",
+        read=_named,
+        fixed=_KNOWN_BY,
         help="Name of the broker group. `tianzhou broker` generates one from machine and "
         "port if none is set, and keeps it in the data directory.",
-    )  # fmt: skip
+    )
     broker_id: int = setting(
         0,
         min=0,
@@ -77,123 +80,164 @@ class BrokerConfig:
         max=65535,
         alias="listenPort",
         fixed=_LISTENS,
-        help="Port to listen on; 0 takes a free one.",
+        help="Port to listen on; 0 selects a free one.",
     )
     address: str = setting(
-        "", alias="brokerIP1", read=_host,
+        "",
+        alias="brokerIP1",
+        read=_host,
         fixed=_KNOWN_BY,
         help="Address handed out to clients. Empty: the one through which they came.",
-    )  # fmt: skip
+    )
     nameservers: str = setting(
-        "", alias="namesrvAddr", read=_addresses,
+        "",
+        alias="namesrvAddr",
+        read=_addresses,
         help="NameServers, `host:port` separated by `;`.",
-    )  # fmt: skip
+    )
     cluster_credentials: str = setting(
-        "", alias="innerClientAuthenticationCredentials", read=checked_credentials,
+        "",
+        alias="innerClientAuthenticationCredentials",
+        read=checked_credentials,
         help="The pair that NameServers want registrations signed with, as JSON: "
         '`{"accessKey":"…","secretKey":"…"}`.',
-    )  # fmt: skip
+    )
     permission: int = setting(
         6, min=0, max=6, alias="brokerPermission", live=True, help="4 allows reading, 2 writing."
     )
     vip_port: bool = setting(
         True,
         fixed=_LISTENS,
-        help="Listen two ports below as well, where old clients look for the broker.",
+        help="Also listen two ports below, where old clients connect.",
     )
 
     auto_create_topics: bool = setting(
         True,
         alias="autoCreateTopicEnable",
         live=True,
-        help="Make a topic when the first message for it comes.",
+        help="Create a topic when the first message for it arrives.",
     )
     auto_create_groups: bool = setting(
         True,
         alias="autoCreateSubscriptionGroup",
         live=True,
-        help="Make a group when its first consumer comes.",
+        help="Create a group when its first consumer connects.",
     )
     default_topic_queues: int = setting(
-        8, min=1, max=1024, alias="defaultTopicQueueNums",
+        8,
+        min=1,
+        max=1024,
+        alias="defaultTopicQueueNums",
         help="Queues of the template for new topics; a producer usually asks for 4 of them.",
-    )  # fmt: skip
+    )
     topics_max: int = setting(
-        10_000, min=16, max=1_000_000, live=True, help="How many topics there may be."
+        10_000, min=16, max=1_000_000, live=True, help="Maximum number of topics."
     )
     groups_max: int = setting(
-        10_000, min=16, max=1_000_000, live=True, help="How many groups there may be."
+        10_000, min=16, max=1_000_000, live=True, help="Maximum number of groups."
     )
 
     long_polling: bool = setting(
         True,
         alias="longPollingEnable",
         live=True,
-        help="Let pulls wait for messages as long as they ask.",
+        help="Hold pulls that find no message, for as long as they request.",
     )
     short_polling_ms: int = setting(
-        1_000, min=1, max=60_000, alias="shortPollingTimeMills",
-        live=True, help="How long a pull waits when long polling is off.",
-    )  # fmt: skip
+        1_000,
+        min=1,
+        max=60_000,
+        alias="shortPollingTimeMills",
+        live=True,
+        help="How long a pull waits when long polling is off.",
+    )
     sql_filters: bool = setting(
         True, alias="enablePropertyFilter", live=True, help="Serve SQL92 subscriptions."
     )
     held_pulls_max: int = setting(
-        100_000, min=1, max=10_000_000, help="Pulls that may wait at the same time."
+        100_000, min=1, max=10_000_000, help="Maximum number of pulls that wait at the same time."
     )
 
     offsets_save_ms: int = setting(
-        5_000, min=100, max=600_000, alias="flushConsumerOffsetInterval",
-        live=True, help="How often consumer offsets are saved.",
-    )  # fmt: skip
+        5_000,
+        min=100,
+        max=600_000,
+        alias="flushConsumerOffsetInterval",
+        live=True,
+        help="How often consumer offsets are saved.",
+    )
     delay_progress_save_interval_ms: int = setting(
-        10_000, min=100, max=600_000, alias="flushDelayOffsetInterval",
+        10_000,
+        min=100,
+        max=600_000,
+        alias="flushDelayOffsetInterval",
         help="How often the progress of delayed messages is saved.",
-    )  # fmt: skip
+    )
     register_interval_ms: int = setting(
-        30_000, min=1_000, max=60_000, alias="registerNameServerPeriod",
+        30_000,
+        min=1_000,
+        max=60_000,
+        alias="registerNameServerPeriod",
         help="How often the broker registers with its NameServers.",
-    )  # fmt: skip
+    )
     client_expiry_ms: int = setting(
         120_000,
         min=1_000,
         max=3_600_000,
         live=True,
-        help="A client that sends no heartbeat for so long is gone.",
+        help="Remove a client that has sent no heartbeat for this long.",
     )
     exit_when_fenced: bool = setting(
         True,
         help="End the process, with exit code 70, after a write or sync of the store failed, so "
         "that a supervisor restarts it and the start recovers. Without it the broker stays, serves "
-        "reads and refuses sends; /healthz answers 503. Members of a Raft group always end.",
+        "reads and rejects sends; /healthz returns 503. Members of a Raft group always exit.",
     )
     consumer_stuck_after_ms: int = setting(
-        120_000, min=1_000, max=86_400_000,
+        120_000,
+        min=1_000,
+        max=86_400_000,
         live=True,
-        help="A group that does not move for so long, while messages wait for it, is reported.",
-    )  # fmt: skip
+        help="Report a group that commits nothing for this long while messages wait for it.",
+    )
     lock_lease_ms: int = setting(
         60_000, min=1_000, max=3_600_000, help="How long a queue stays locked without renewal."
     )
 
     transaction_timeout_ms: int = setting(
-        6_000, min=100, max=3_600_000, alias="transactionTimeOut",
-        live=True, help="How old a half message is before its producer is asked.",
-    )  # fmt: skip
+        6_000,
+        min=100,
+        max=3_600_000,
+        alias="transactionTimeOut",
+        live=True,
+        help="Age of a half message at its first check.",
+    )
     transaction_check_ms: int = setting(
-        30_000, min=100, max=3_600_000, alias="transactionCheckInterval",
-        live=True, help="How often undecided half messages are looked at.",
-    )  # fmt: skip
+        30_000,
+        min=100,
+        max=3_600_000,
+        alias="transactionCheckInterval",
+        live=True,
+        help="Interval between the checks of an undecided half message.",
+    )
     transaction_checks_max: int = setting(
-        15, min=1, max=1_000, alias="transactionCheckMax",
-        live=True, help="How often a producer is asked before its half message is parked.",
-    )  # fmt: skip
+        15,
+        min=1,
+        max=1_000,
+        alias="transactionCheckMax",
+        live=True,
+        help="Checks of a half message before it is parked.",
+    )
     reject_transactions: bool = setting(
-        False, alias="rejectTransactionMessage", live=True, help="Refuse transactional messages."
+        False, alias="rejectTransactionMessage", live=True, help="Reject transactional messages."
     )
     timer_delay_max_s: int = setting(
-        3 * 86_400, min=1, max=365 * 86_400, alias="timerMaxDelaySec",
-        live=True, help="How far ahead a message may be timed.",
-    )  # fmt: skip
+        3 * 86_400,
+        min=1,
+        max=365 * 86_400,
+        alias="timerMaxDelaySec",
+        live=True,
+        help="Maximum delay of a timed message.",
+    )
     region: str = setting("DefaultRegion", alias="regionId", help="Written into every message.")
-    trace: bool = setting(True, alias="traceOn", help="Tell clients that they may trace messages.")
+    trace: bool = setting(True, alias="traceOn", help="Allow clients to trace messages.")

@@ -1,4 +1,4 @@
-"""Topics and groups that mean something to the broker, and which names others may choose."""
+"""Names of internal topics and groups, and which names clients may choose."""
 
 import re
 from typing import Final
@@ -37,10 +37,15 @@ SYSTEM_GROUPS: Final = (
 
 NOT_FOR_PRODUCERS: Final = frozenset(
     {
-        SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC, TIMER_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        CHECKED_OUT_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
     }
-)  # fmt: skip
+)
 """The broker would mistake a client's message there for its own; `is_own` covers the rest."""
 
 TOPIC_CHARS_MAX: Final = 127
@@ -100,7 +105,7 @@ def checked_group(group: str) -> str:
 def _checked(kind: str, name: str, chars_max: int) -> str:
     if not _ALLOWED.fullmatch(name):
         raise UsageError(
-            f"the name of {kind} {name[:64]!r} must be made of letters, digits and % | _ - only"
+            f"the name of {kind} {name[:64]!r} may contain letters, digits and % | _ - only"
         )
     if len(name) > chars_max:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Requests that this broker knows and does not serve, each with the reason the peer is told."""
+"""Requests that this broker knows and does not serve, each with the reason in the response."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,7 +10,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 _POP: Final = "pop consumption is not served: consumers pull, which every client can do"
 _REBALANCE: Final = (
     "queues are not assigned by the broker: one broker knows only its own queues; clients share "
-    "the queues of all brokers among themselves when they get this answer"
+    "the queues of all brokers among themselves when they get this response"
 )
 _PLAIN_ACL: Final = "access control of RocketMQ 4 is not served; the broker binds to loopback"
 _AUTH: Final = "users and access lists are not served; the broker binds to loopback"
@@ -20,9 +20,7 @@ _CONTROLLER: Final = (
 )
 _CONTAINER: Final = "one process is one broker; start another process for another broker"
 _ROCKSDB: Final = "tables are plain JSON files; there is no RocksDB"
-_SLAVE: Final = (
-    "slaves do not stand in for masters: they follow, and are promoted by hand or by Raft"
-)
+_SLAVE: Final = "slaves do not act as masters: they follow, and are promoted by hand or by Raft"
 _TIMER: Final = "timed messages are kept otherwise than in RocketMQ's timer files"
 
 REFUSED: Final[Mapping[Code, str]] = {
@@ -69,7 +67,7 @@ REFUSED: Final[Mapping[Code, str]] = {
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: (
         "static topics are not served: queues belong to the broker that has them"
     ),
-    Code.REGISTER_FILTER_SERVER: "filter servers are gone since RocketMQ 4.9; use SQL92",
+    Code.REGISTER_FILTER_SERVER: "filter servers were removed in RocketMQ 4.9; use SQL92",
     Code.GET_CLIENT_CONFIG: "no client asks for its settings; RocketMQ does not serve it either",
 }
 

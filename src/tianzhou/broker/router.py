@@ -14,8 +14,8 @@ from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import FrameBatch
 
-# Clients write the keys of a header in alphabetical order, so the code comes first. A header that
-# begins otherwise is decoded to find out, which is slower and not wrong.
+# Clients write the keys of a header in alphabetical order, so the code comes first. A header with
+# another order is decoded to find its code, which is slower.
 _SEND_V2: Final = b'{"code":310,'
 _SEND_V1: Final = b'{"code":10,"'
 _SEND_BATCH: Final = b'{"code":320,'
@@ -36,7 +36,7 @@ FAST_PATH: Final = frozenset((*_SENDS, *_PULLS))
 
 
 class FrameRouter:
-    """Owner: the broker loop."""
+    """Maps frames to sends, pulls and other requests. Owner: the broker loop."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class FrameRouter:
         row: list[int] = []
         kind = b""
         for index, at in enumerate(starts):
-            # A binary header begins with two bytes that no text does.
+            # A binary header starts with two bytes that no JSON header starts with.
             if row and data.startswith(kind, at):
                 row.append(index)
                 continue
@@ -84,7 +84,7 @@ class FrameRouter:
                 return
             if head == _PULL:
                 if self._admits(connection, batch, (index,), RequestCode.PULL_MESSAGE):
-                    self._pull.one(connection, batch, index)
+                    self._pull.handle_pull(connection, batch, index)
             else:
                 self._other(connection, batch, index)
         if row:
@@ -96,9 +96,9 @@ class FrameRouter:
         if not self._admits(connection, batch, row, _ROWS[kind]):
             return
         if kind == _SEND_BATCH:
-            self._send.run_batches(connection, batch, row)
+            self._send.handle_batches(connection, batch, row)
         else:
-            self._send.run(connection, batch, row, is_v2=kind == _SEND_V2)
+            self._send.handle_sends(connection, batch, row, is_v2=kind == _SEND_V2)
 
     def _other(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         header = decode_header(batch.header(index), batch.serialise_types[index])
@@ -107,9 +107,9 @@ class FrameRouter:
         elif not self._admits(connection, batch, (index,), header.code):
             return
         elif header.code in _SENDS:
-            self._send.one(connection, batch, index)
+            self._send.handle_send(connection, batch, index)
         elif header.code in _PULLS:
-            self._pull.one(connection, batch, index)
+            self._pull.handle_pull(connection, batch, index)
         else:
             self._catch_up()
             self.router.request(Request(header, bytes(batch.body(index)), connection))
@@ -117,8 +117,8 @@ class FrameRouter:
     def _admits(
         self, connection: ServerConnection, batch: FrameBatch, indexes: Sequence[int], code: int
     ) -> bool:
-        """Whether the gate admits these frames, which all have this code; if not, they are
-        answered."""
+        """Whether the gate admits these frames, which all have this code; if not, each gets its
+        error response."""
         try:
             self.access.check(connection, code)
         except RequestRejected as rejected:

@@ -54,15 +54,15 @@ Settings = TypeVar("Settings", BrokerConfig, StoreConfig, ReplicationConfig)
 
 
 class Group(Protocol):
-    """Who manages master and slaves."""
+    """The manager of master and slaves."""
 
     @property
     def shown(self) -> ReplicationConfig:
-        """The settings as they count now."""
+        """The current settings."""
         ...
 
     def change(self, settings: ReplicationConfig) -> None:
-        """Take these instead. Raises RequestRejected, and then nothing changed."""
+        """Apply new settings. Raises RequestRejected, and then nothing has changed."""
         ...
 
 
@@ -74,10 +74,11 @@ class RuntimeConfig:
         config: BrokerConfig,
         store: StoreConfig,
         root: str,
+        *,
         role: Callable[[], str] = lambda: "ASYNC_MASTER",
         group: Callable[[], Group | None] = lambda: None,
     ) -> None:
-        """`role` says what this broker is now, in RocketMQ's words; `group` who manages that."""
+        """`role` returns the current role in RocketMQ's words, `group` the manager of replicas."""
         self.config = config
         self._group = group
         self._role = role
@@ -108,19 +109,19 @@ class RuntimeConfig:
             before_shared()
         if group is not None and shared is not None and is_shared:
             group.change(shared)
-        self._take(own, stored)
+        self._apply(own, stored)
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
         return asked
 
-    def _take(self, own: BrokerConfig, stored: StoreConfig) -> None:
+    def _apply(self, own: BrokerConfig, stored: StoreConfig) -> None:
         if stored != self._store:
             self._store = stored
-            for take_store in self.adopt_store:
-                take_store(stored)
+            for adopt_store in self.adopt_store:
+                adopt_store(stored)
         if own != self.config:
             self.config = own
-            for take in self.adopt:
-                take(own)
+            for adopt in self.adopt:
+                adopt(own)
 
     def text(self) -> bytes:
         """Every setting as `name=value`, under RocketMQ's name where it has one."""

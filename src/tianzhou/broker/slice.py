@@ -6,13 +6,14 @@ slices; a request code, a background service or a metric is therefore declared w
 implemented, and nowhere else.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.alarms import Alarms
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.metrics import Metric
 from tianzhou.broker.role import RoleState
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.writing.log_writer import Writer
@@ -41,6 +42,24 @@ class Service(Watch, Protocol):
         ...
 
 
+class ModeFacts(Protocol):
+    """What the slices below replication ask of the broker's mode; see `replica/mode.py`."""
+
+    @property
+    def replicates_tables(self) -> bool:
+        """Whether changes of topics and groups are committed through the log."""
+        ...
+
+    @property
+    def lacks_messages(self) -> bool:
+        """Whether another broker may have messages that this one does not have."""
+        ...
+
+    def where_next(self, unread_bytes: int) -> int:
+        """The id of the broker to read from next, if this much of the log is unread."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
     """What every slice may use."""
@@ -50,6 +69,7 @@ class Foundation:
     clock: Clock
     writer: Writer
     role_state: RoleState
+    mode: ModeFacts
     stats: Stats
     alarms: Alarms
 
@@ -65,8 +85,7 @@ class Slice:
     serves: tuple[_Serves, ...] = ()
     services: tuple[Service, ...] = ()
     watches: tuple[Watch, ...] = ()
-    counts: Mapping[str, Callable[[], int]] = field(default_factory=dict[str, Callable[[], int]])
-    """Metrics that are one number, by name (see `observe/metrics.py`)."""
+    metrics: tuple[Metric, ...] = ()
     adopts: tuple[Callable[[BrokerConfig], None], ...] = ()
     """Called with the settings when one of them changes while the broker runs."""
 

@@ -1,8 +1,7 @@
-"""What went through the broker: plain numbers, and how fast they grew.
+"""Statistics of the broker: counters and their rates.
 
-Events are counted where they happen, by methods named after them. `tick` looks at the counters from
-time to time and remembers what they were, so that a rate is a difference of two samples. Time is an
-argument; nothing here reads a clock.
+Events are counted where they happen, by methods named after them. `tick` samples the counters, and
+a rate is the difference of two samples. Time is an argument; nothing here reads a clock.
 
 The windows are RocketMQ's: 10, 60 and 600 seconds for the broker, and a minute, an hour and a day
 for each topic and group.
@@ -10,19 +9,20 @@ for each topic and group.
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 from tianzhou.base.probe import Histogram
+from tianzhou.broker.metrics import Series
 from tianzhou.store.consume_queue import sizes_of
 from tianzhou.store.derive_record import QueueUnits
 
 SECOND_MS: Final = 1_000
 RATE_WINDOWS_S: Final = (10, 60, 600)
 FLOWS_MAX: Final = 100_000
-"""Topics and pairs of topic and group that are watched one by one; about 4 KiB each when busy.
-Beyond it only the totals grow."""
+"""Topics and pairs of topic and group that are counted separately; about 4 KiB each when busy. More
+are only counted in the totals."""
 
 BUCKETS_MS: Final = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
 """Upper ends of the ranges in which durations are counted; one more range is open."""
@@ -31,7 +31,7 @@ _Key = TypeVar("_Key", str, tuple[str, str])
 
 
 class Counts(NamedTuple):
-    """What one flow has carried: calls, messages, bytes."""
+    """Calls, messages and bytes of one flow."""
 
     calls: int = 0
     messages: int = 0
@@ -87,7 +87,7 @@ DAY: Final = Window("day", 3_600_000, 24)
 
 
 class Flow:
-    """Messages that went one way: into a topic, or from a topic to a group."""
+    """Messages in one direction: into a topic, or from a topic to a group."""
 
     __slots__ = ("_series", "calls", "count", "size")
 
@@ -152,6 +152,36 @@ class Durations:
         return self.longest_ms
 
 
+class Latency:
+    """How long an operation takes: in RocketMQ's ranges, and as a histogram for Prometheus."""
+
+    __slots__ = ("histogram", "ranges")
+
+    def __init__(self) -> None:
+        self.ranges = Durations()
+        self.histogram = Histogram()
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Record one operation on `count` messages."""
+        self.ranges.add(round(seconds * 1000), count)
+        self.histogram.add(seconds)
+
+
+class Mornings:
+    """Messages put and got when today and yesterday began, in local time."""
+
+    __slots__ = ("_day", "today", "yesterday")
+
+    def __init__(self, day: tuple[int, int, int]) -> None:
+        self._day = day
+        self.yesterday = self.today = (0, 0)
+
+    def update(self, day: tuple[int, int, int], counts: tuple[int, int]) -> None:
+        if day != self._day:
+            self._day = day
+            self.yesterday, self.today = self.today, counts
+
+
 class Stats:
     """Owner: the broker loop."""
 
@@ -159,58 +189,53 @@ class Stats:
         self.started_ms = now_ms
         self.puts = Flow(now_ms)
         self.gets = Flow(now_ms)
-        self.found_count = 0
-        """Pulls that found messages."""
         self.missed_count = 0
         """Pulls that found nothing."""
-        self.put_times = Durations()
-        self.get_times = Durations()
-        self.put_seconds = Histogram()
-        self.get_seconds = Histogram()
+        self.put_latency = Latency()
+        self.get_latency = Latency()
         self.refusals: Counter[int] = Counter()
-        """Requests that were answered with an error, by the code of the answer."""
+        """Rejected requests, by response code."""
         self.topic_puts: dict[str, Flow] = {}
         self.group_gets: dict[tuple[str, str], Flow] = {}
         """By topic and group; the next as well."""
         self.group_send_backs: dict[tuple[str, str], Flow] = {}
-        self._now_ms = now_ms
         self._seconds: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
         self._seconds.append((now_ms, self._numbers()))
-        self._today = _day_of(now_ms)
-        self.yesterday_morning = self.today_morning = (0, 0)
-        """Messages put and got when these days began."""
+        self.mornings = Mornings(_day_of(now_ms))
+
+    @property
+    def found_count(self) -> int:
+        """Pulls that found messages."""
+        return self.gets.calls
 
     # Events
 
     def arrived(self, run: QueueUnits) -> None:
-        """Messages became visible."""
+        """Count messages that became visible."""
         sizes = sizes_of(run.units)
         self.put(run.queue.topic, len(sizes), sum(sizes))
 
     def put_took(self, count: int, seconds: float) -> None:
-        """So many messages were written to the log with one append."""
-        self.put_times.add(round(seconds * 1000), count)
-        self.put_seconds.add(seconds)
+        """Count one append of `count` messages."""
+        self.put_latency.add(seconds, count)
 
     def get_took(self, seconds: float) -> None:
-        """A pull was looked up in the store."""
-        self.get_times.add(round(seconds * 1000))
-        self.get_seconds.add(seconds)
+        """Count one read of the store for a pull."""
+        self.get_latency.add(seconds)
 
     def refused(self, code: int, count: int = 1) -> None:
-        """So many requests were answered with an error."""
+        """Count requests that got an error response."""
         self.refusals[code] += count
 
     def put(self, topic: str, count: int, size: int) -> None:
-        """Messages were stored."""
+        """Count stored messages."""
         self.puts.add(count, size)
         flow = self.topic_puts.get(topic) or self._watch(self.topic_puts, topic)
         if flow is not None:
             flow.add(count, size)
 
     def got(self, topic: str, group: str, count: int, size: int) -> None:
-        """A pull was answered with messages."""
-        self.found_count += 1
+        """Count a pull that returned messages."""
         self.gets.add(count, size)
         key = (topic, group)
         flow = self.group_gets.get(key) or self._watch(self.group_gets, key)
@@ -218,11 +243,11 @@ class Stats:
             flow.add(count, size)
 
     def missed(self) -> None:
-        """A pull was answered, or held, because there was nothing."""
+        """Count a pull that found nothing."""
         self.missed_count += 1
 
     def sent_back(self, topic: str, group: str, size: int = 0) -> None:
-        """A consumer could not handle a message and gave it back."""
+        """Count a message that a consumer sent back for a retry."""
         key = (topic, group)
         flow = self.group_send_backs.get(key) or self._watch(self.group_send_backs, key)
         if flow is not None:
@@ -244,33 +269,31 @@ class Stats:
         watched = len(self.topic_puts) + len(self.group_gets) + len(self.group_send_backs)
         if watched >= FLOWS_MAX:
             return None
-        # Counted from the last tick on: the first rate is then not that of a single moment.
-        flow = flows[key] = Flow(self._now_ms)
+        # Counted from the last tick on, so that the first rate covers more than an instant.
+        flow = flows[key] = Flow(self._seconds[-1][0])
         return flow
 
     # Time
 
     def tick(self, now_ms: int) -> None:
-        """Remember what the numbers are. Call it about every second."""
-        if now_ms - self._seconds[-1][0] < SECOND_MS:
+        """Sample the counters. Call it about once a second."""
+        last_ms = self._seconds[-1][0]
+        if now_ms - last_ms < SECOND_MS:
             return
         self._seconds.append((now_ms, self._numbers()))
-        ten_seconds = now_ms // MINUTE.step_ms != self._now_ms // MINUTE.step_ms
-        self._now_ms = now_ms
-        if ten_seconds:
+        if now_ms // MINUTE.step_ms != last_ms // MINUTE.step_ms:
             for flow in self._flows():
                 flow.sample(now_ms)
-        today = _day_of(now_ms)
-        if today != self._today:
-            self._today = today
-            self.yesterday_morning = self.today_morning
-            self.today_morning = (self.puts.count, self.gets.count)
+        self.mornings.update(_day_of(now_ms), (self.puts.count, self.gets.count))
 
     def _flows(self) -> list[Flow]:
         return [
-            self.puts, self.gets, *self.topic_puts.values(), *self.group_gets.values(),
+            self.puts,
+            self.gets,
+            *self.topic_puts.values(),
+            *self.group_gets.values(),
             *self.group_send_backs.values(),
-        ]  # fmt: skip
+        ]
 
     def _numbers(self) -> tuple[int, ...]:
         return (self.puts.count, self.gets.count, self.found_count, self.missed_count)
@@ -290,10 +313,10 @@ class Stats:
         return self._rates(3)
 
     def history(self, step_s: int) -> tuple[list[float], list[float]]:
-        """Messages put and got a second, step by step over the last ten minutes, the oldest first;
-        where the broker has not run for so long, what there is."""
+        """Messages put and got per second in each step of the last ten minutes, oldest first; fewer
+        steps if the broker started later."""
         step_ms = step_s * SECOND_MS
-        # At the same moments whenever it is asked, so that a chart moves and does not tremble.
+        # Steps have fixed boundaries, so that a chart does not change its past values.
         samples = [
             sample
             for before, sample in pairwise(self._seconds)
@@ -316,6 +339,12 @@ class Stats:
             grown = last[rank] - first[rank]
             rates.append(grown * SECOND_MS / elapsed_ms if elapsed_ms else 0.0)
         return rates
+
+
+def by_group(flows: dict[tuple[str, str], Flow]) -> Iterator[Series]:
+    """Messages of each flow, labelled by group and topic."""
+    for (topic, group), flow in flows.items():
+        yield (group, topic), flow.count
 
 
 def _day_of(now_ms: int) -> tuple[int, int, int]:

@@ -1,6 +1,5 @@
 """Builds a broker by concatenating its slices, once the store is open and the port is known."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tianzhou.base.clock import Clock
@@ -15,15 +14,13 @@ from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.heartbeats import Clients
 from tianzhou.broker.groups.readers import Readers
 from tianzhou.broker.ingest import build as ingest
+from tianzhou.broker.metrics import Metric, counter
 from tianzhou.broker.observe import build as observe
-from tianzhou.broker.observe.metric_sources import MetricSources
 from tianzhou.broker.observe.watchdog import Watchdog
 from tianzhou.broker.replica import build as replica
 from tianzhou.broker.replica.admin import AdminReplication
 from tianzhou.broker.replica.admin_raft import AdminRaft
-from tianzhou.broker.replica.expiry_floor import ExpiryFloor
-from tianzhou.broker.replica.gate import RoleGate
-from tianzhou.broker.role import RoleState
+from tianzhou.broker.replica.mode import Mode
 from tianzhou.broker.router import FrameRouter
 from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled import build as scheduled
@@ -37,15 +34,15 @@ from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.transactions import build as transactions
 from tianzhou.broker.transactions.checks import TransactionChecks
+from tianzhou.broker.transactions.half_queue import HalfQueue
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.router import RequestRouter
-from tianzhou.replication.durability import Durability
+from tianzhou.net.router import RequestRouter, RunLater
 from tianzhou.store.store import MessageStore
 
 
 @dataclass(slots=True)
 class Parts:
-    """What the server drives, and replication attaches to. Handlers never see this."""
+    """The components that the server runs and replication attaches to. Handlers never see it."""
 
     requests: FrameRouter
     clients: Clients
@@ -58,32 +55,30 @@ class Parts:
     timers: Timers
     checks: TransactionChecks
     services: tuple[Service, ...]
-    """Background work of the master, in the order in which it begins."""
+    """Background work of the master, in the order in which it starts."""
     watches: tuple[Watch, ...]
     """Background work of every broker, whatever its role."""
     stats: Stats
     readers: Readers
     watchdog: Watchdog
-    metric_sources: MetricSources
+    metrics: list[Metric]
     raft: AdminRaft
     replication: AdminReplication
     groups: Groups
     alarms: Alarms
     """Conditions an operator must see; every part that can raise alarms adds a source."""
     alarm_log: AlarmLog
-    gate: RoleGate
     removal: TopicRemoval
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, rejected ones included."""
     runtime_config: RuntimeConfig
-    floor: ExpiryFloor
 
 
-def role_name(role_state: RoleState, durability: Durability) -> str:
-    """The role as RocketMQ's tools know it."""
-    if not role_state.is_master:
+def role_name(mode: Mode) -> str:
+    """The role in the words of RocketMQ's tools."""
+    if not mode.role_state.is_master:
         return "SLAVE"
-    return "ASYNC_MASTER" if durability.replicas is None else "SYNC_MASTER"
+    return "ASYNC_MASTER" if mode.durability.replicas is None else "SYNC_MASTER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +96,7 @@ class _Slices:
     shown: observe.ObserveSlice
 
     def all(self) -> tuple[Slice, ...]:
-        """In the order in which their services begin."""
+        """In the order in which their services start."""
         return (
             self.topic.slice,
             self.group.slice,
@@ -114,31 +109,36 @@ class _Slices:
         )
 
 
-def _build(base: Foundation, durability: Durability) -> _Slices:
+def _build(base: Foundation, mode: Mode) -> _Slices:
     proof = ClusterProof(base.config.cluster_credentials)
     tables = groups.build_tables(base)
     topic = topics.build(base, tables)
     group = groups.build(base, tables, topic.topics)
-    sending = ingest.build(base, topic, tables)
-    reading = fetch.build(base, topic, tables)
     later = scheduled.build(base, topic.permission)
-    transaction = transactions.build(base, tables, sending.admission)
-    sending.admission.timers_are_full = later.timers.is_full
-    sending.admission.halves_are_full = transaction.halves.is_full
+    halves = HalfQueue(base.store, tables.offsets)
+    sending = ingest.build(
+        base,
+        topic,
+        tables,
+        timers_are_full=later.timers.is_full,
+        halves_are_full=halves.is_full,
+    )
+    reading = fetch.build(base, topic, tables)
+    transaction = transactions.build(base, tables, sending.admission, halves)
     replicas = replica.build(
         base,
-        durability,
+        mode,
         removal=topic.removal,
         offsets=tables.offsets,
         scheduled=later,
-        halves=transaction.halves,
+        halves=halves,
         proof=proof,
     )
     views = observe.ReplicaViews(
-        role=lambda: role_name(base.role_state, durability),
-        group=lambda: replicas.replication.group,
-        replication=replicas.replication.look,
-        raft=replicas.raft.told,
+        role=lambda: role_name(mode),
+        group=lambda: mode.shared_settings,
+        replication=replicas.replication.view,
+        raft=mode.raft_view,
     )
     seen = observe.Observed(
         topics=topic,
@@ -148,7 +148,7 @@ def _build(base: Foundation, durability: Durability) -> _Slices:
         transactions=transaction,
         replica=views,
     )
-    shown = observe.build(base, seen, proof=proof, rebalance=group.clients.tell_group)
+    shown = observe.build(base, seen, proof=proof, rebalance=group.clients.notify_members)
     return _Slices(
         tables=tables,
         topic=topic,
@@ -166,38 +166,51 @@ def assemble(
     config: BrokerConfig,
     store: MessageStore,
     clock: Clock,
+    mode: Mode,
     *,
     store_host: bytes,
-    monotonic_s: Callable[[], float],
-    role_state: RoleState,
-    durability: Durability,
+    run_later: RunLater | None = None,
 ) -> Parts:
-    """Build every slice. Services do not run yet: a broker that becomes the master begins them."""
-    writer = Writer(store, store_host, monotonic_s, durability)
+    """Build every slice. Services do not run yet: the mode starts them in the master's role.
+    `run_later` schedules a call in a later round of the loop; without it, the router runs all steps
+    of a request at once."""
+    stats = Stats(clock.now_ms())
+    writer = Writer(
+        store,
+        store_host,
+        clock.monotonic_s,
+        mode.durability,
+        append=mode.append,
+        took=stats.put_took,
+    )
     base = Foundation(
         config=config,
         store=store,
         clock=clock,
         writer=writer,
-        role_state=role_state,
-        stats=Stats(clock.now_ms()),
+        role_state=mode.role_state,
+        mode=mode,
+        stats=stats,
         alarms=Alarms(),
     )
-    writer.arrived.append(base.stats.arrived)
-    writer.took = base.stats.put_took
-    return _parts(base, _build(base, durability))
+    writer.arrived.append(stats.arrived)
+    return _parts(base, _build(base, mode), run_later)
 
 
-def _parts(base: Foundation, built: _Slices) -> Parts:
+def _parts(base: Foundation, built: _Slices, run_later: RunLater | None) -> Parts:
     """Concatenate the slices."""
     slices, shown = built.all(), built.shown
-    shown.runtime_config.adopt += [adopt for part in slices for adopt in part.adopts]
-    shown.runtime_config.adopt_store += [base.store.adopt, built.sending.admission.adopt_store]
+    shown.runtime_config.adopt.extend(adopt for part in slices for adopt in part.adopts)
+    shown.runtime_config.adopt_store.extend((base.store.adopt, built.sending.admission.adopt_store))
     handlers = handlers_of(slices)
-    router = RequestRouter(handlers, built.replicas.gate, refused=base.stats.refused)
-    for part in slices:
-        shown.metric_sources.counts |= part.counts
-    shown.metric_sources.counts["requests_failed"] = lambda: router.failed_count
+    router = RequestRouter(
+        handlers, built.replicas.gate, refused=base.stats.refused, run_later=run_later
+    )
+    failed = counter(
+        "requests_failed",
+        "Requests that ended in an internal error of the broker",
+        lambda: router.failed_count,
+    )
     return Parts(
         requests=FrameRouter(built.sending.send, built.reading.pull, router, base.writer.catch_up),
         clients=built.group.clients,
@@ -214,15 +227,13 @@ def _parts(base: Foundation, built: _Slices) -> Parts:
         stats=base.stats,
         readers=built.tables.readers,
         watchdog=shown.watchdog,
-        metric_sources=shown.metric_sources,
+        metrics=[*(metric for part in slices for metric in part.metrics), failed],
         raft=built.replicas.raft,
         replication=built.replicas.replication,
         groups=built.tables.groups,
         alarms=base.alarms,
         alarm_log=shown.alarm_log,
-        gate=built.replicas.gate,
         removal=built.topic.removal,
         codes=frozenset(handlers),
         runtime_config=shown.runtime_config,
-        floor=built.replicas.floor,
     )

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.pull_consumer import PullConsumer as PullConsumer
     from tianzhou.client.aio.pull_consumer import PullResult as PullResult
     from tianzhou.client.aio.push_consumer import PushConsumer as PushConsumer
-    from tianzhou.client.aio.transaction import Transaction as Transaction
-    from tianzhou.client.aio.transaction import TransactionState as TransactionState
+    from tianzhou.client.aio.transactions import Transaction as Transaction
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
     from tianzhou.client.core.offsets import StartPosition as StartPosition
-    from tianzhou.client.core.outcome import ConsumeResult as ConsumeResult
     from tianzhou.client.core.pulling import PullStatus as PullStatus
+    from tianzhou.client.core.received import ConsumeResult as ConsumeResult
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
     from tianzhou.client.core.selection import QueueChoice as QueueChoice
-    from tianzhou.client.core.sending import Compression as Compression
-    from tianzhou.client.core.sending import SendResult as SendResult
-    from tianzhou.client.core.sending import SendStatus as SendStatus
+    from tianzhou.client.core.send_request import Compression as Compression
+    from tianzhou.client.core.send_request import SendResult as SendResult
+    from tianzhou.client.core.send_request import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
+    from tianzhou.client.core.transaction import TransactionState as TransactionState
     from tianzhou.client.core.window import FlowLimits as FlowLimits
     from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
@@ -77,8 +77,8 @@ _PLACES = {
     "Admin": "tianzhou.client.aio.admin",
     "Batching": "tianzhou.client.options",
     "ClientOptions": "tianzhou.client.options",
-    "Compression": "tianzhou.client.core.sending",
-    "ConsumeResult": "tianzhou.client.core.outcome",
+    "Compression": "tianzhou.client.core.send_request",
+    "ConsumeResult": "tianzhou.client.core.received",
     "ConsumerOptions": "tianzhou.client.consumer_options",
     "Credentials": "tianzhou.wire.signing",
     "FlowLimits": "tianzhou.client.core.window",
@@ -95,22 +95,24 @@ _PLACES = {
     "QueueChoice": "tianzhou.client.core.selection",
     "ReceivedMessage": "tianzhou.client.core.received",
     "Reply": "tianzhou.client.core.replying",
-    "SendResult": "tianzhou.client.core.sending",
-    "SendStatus": "tianzhou.client.core.sending",
+    "SendResult": "tianzhou.client.core.send_request",
+    "SendStatus": "tianzhou.client.core.send_request",
     "Sql92": "tianzhou.client.core.subscription",
     "StartPosition": "tianzhou.client.core.offsets",
-    "Transaction": "tianzhou.client.aio.transaction",
-    "TransactionState": "tianzhou.client.aio.transaction",
+    "Transaction": "tianzhou.client.aio.transactions",
+    "TransactionState": "tianzhou.client.core.transaction",
 }
 
 
-def __getattr__(name: str) -> object:
-    if name == "errors":
-        return import_module("tianzhou.client.errors")
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(place), name)
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> object:
+        if name == "errors":
+            return import_module("tianzhou.client.errors")
+        place = _PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(place), name)
 
 
 def __dir__() -> list[str]:

@@ -11,19 +11,27 @@ from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.options import check_types
 
 _ABOVE_ZERO: Final = (
-    "long_poll_s", "suspend_s", "consume_timeout_s", "rebalance_interval_s", "commit_interval_s",
-    "lock_interval_s", "release_timeout_s", "stop_timeout_s",
-)  # fmt: skip
+    "long_poll_s",
+    "suspend_s",
+    "consume_timeout_s",
+    "rebalance_interval_s",
+    "commit_interval_s",
+    "lock_interval_s",
+    "release_timeout_s",
+    "stop_timeout_s",
+)
 _INT32_MAX: Final = 2**31 - 1
 _AT_LEAST_ONE: Final = ("concurrency", "batch_size", "pull_count", "pull_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """Options of push and lite pull consumers. Raises UsageError for invalid values.
+    """Options of push and lite pull consumers.
 
-    options = ConsumerOptions(start_from=StartPosition.FIRST, concurrency=4)
-    PushConsumer("stock", subscribe={"orders": "*"}, options=options)
+    Raises UsageError for invalid values.
+
+        options = ConsumerOptions(start_from=StartPosition.FIRST, concurrency=4)
+        PushConsumer("stock", subscribe={"orders": "*"}, options=options)
     """
 
     broadcasting: bool = False

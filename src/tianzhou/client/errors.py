@@ -9,7 +9,7 @@
         ├── Unreachable              nothing was delivered (other broker)
         ├── ConnectionLost           no response: the request may or may not have been executed
         ├── CallTimeout              the same, after a timeout (other broker)
-        ├── NoNameServer             none of them answered (same broker)
+        ├── NoNameServer             none of them responded (same broker)
         ├── TopicNotFound            no name server knows the topic (after a route refresh)
         ├── NoRoute                  the topic has no broker for this (after a route refresh)
         ├── SendFailed               a message could not be sent: `tries` says where and why
@@ -114,7 +114,7 @@ class ConnectionLost(ClientError):
     may_be_stored = True
 
     def __init__(self, address: str, code: int) -> None:
-        super().__init__(f"{address} closed the connection before it answered request {code}")
+        super().__init__(f"{address} closed the connection before it responded to request {code}")
         self.address = address
         self.code = code
 
@@ -126,7 +126,7 @@ class CallTimeout(ClientError):
     may_be_stored = True
 
     def __init__(self, address: str, code: int, timeout_s: float) -> None:
-        super().__init__(f"{address} did not answer request {code} within {timeout_s:.3g} s")
+        super().__init__(f"{address} did not respond to request {code} within {timeout_s:.3g} s")
         self.address = address
         self.code = code
         self.timeout_s = timeout_s
@@ -138,8 +138,8 @@ class NoNameServer(ClientError):
     retry = Retry.SAME_BROKER
 
     def __init__(self, failures: dict[str, str]) -> None:
-        told = "; ".join(f"{address}: {reason}" for address, reason in failures.items())
-        super().__init__(f"no name server answered: {told}")
+        reasons = "; ".join(f"{address}: {reason}" for address, reason in failures.items())
+        super().__init__(f"no name server responded: {reasons}")
         self.failures = failures
 
 
@@ -170,7 +170,13 @@ class NoRoute(ClientError):
 
 
 class Try(NamedTuple):
-    """One attempt of a send."""
+    """One attempt of a send, listed in `SendFailed.tries`.
+
+    `address` is empty if no broker was found.
+
+        except SendFailed as failed:
+            print([f"{tried.broker_name}: {tried.error}" for tried in failed.tries])
+    """
 
     broker_name: str
     address: str
@@ -188,7 +194,8 @@ class SendFailed(ClientError):
     def __init__(self, topic: str, tries: Sequence[Try], spent_s: float) -> None:
         super().__init__(
             f"a message to topic {topic!r} {self._why} in {len(tries)}"
-            f" {'try' if len(tries) == 1 else 'tries'} and {spent_s:.3g} s: {_told(tries)}"
+            f" {'try' if len(tries) == 1 else 'tries'} and {spent_s:.3g} s:"
+            f" {_describe_tries(tries)}"
         )
         self.topic = topic
         self.tries = tuple(tries)
@@ -209,7 +216,7 @@ class NotStoreOk(ClientError):
     may_be_stored = True
 
     def __init__(self, address: str, status: str) -> None:
-        super().__init__(f"{address} stored the message, but says {status}")
+        super().__init__(f"{address} stored the message with status {status}")
         self.address = address
         self.status = status
 
@@ -265,7 +272,7 @@ class RemoteError(ClientError):
         RemoteError.by_code |= dict.fromkeys(codes, cls)
 
     def __init__(self, address: str, code: int, remark: str | None) -> None:
-        super().__init__(f"{address} answered {_name_of(code)}: {remark or 'without a reason'}")
+        super().__init__(f"{address} returned {_name_of(code)}: {remark or 'without a reason'}")
         self.address = address
         self.code = code
         self.remark = remark or ""
@@ -305,7 +312,7 @@ class NoPermission(RemoteError, codes=(ResponseCode.NO_PERMISSION,)):
 
 
 class TopicNotExist(RemoteError, codes=(ResponseCode.TOPIC_NOT_EXIST,)):
-    """This broker has no such topic, whatever the route said."""
+    """The broker does not have the topic, although the route names it."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
 
@@ -348,7 +355,7 @@ class RouteStale(
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.NOT_LEADER_FOR_QUEUE,
-        ResponseCode.SLAVE_NOT_AVAILABLE,  # what a slave answers to the end of a transaction
+        ResponseCode.SLAVE_NOT_AVAILABLE,  # a slave's response to END_TRANSACTION
     ),
 ):
     """The client's route of the broker is stale."""
@@ -369,7 +376,7 @@ def may_be_stored(error: BaseException) -> bool:
     return not isinstance(error, UsageError)
 
 
-def _told(tries: Sequence[Try]) -> str:
+def _describe_tries(tries: Sequence[Try]) -> str:
     """Describe each broker once, with its number of attempts and its last error."""
     last = {(tried.broker_name, tried.address): tried.error for tried in tries}
     counts = Counter((tried.broker_name, tried.address) for tried in tries)

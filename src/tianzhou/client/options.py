@@ -10,7 +10,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, nameserver_from, split_list
 from tianzhou.client.core.selection import QueueChoice
-from tianzhou.client.core.sending import Compression
+from tianzhou.client.core.send_request import Compression
 from tianzhou.wire.names import TRACE_TOPIC
 from tianzhou.wire.signing import Credentials
 
@@ -75,8 +75,13 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("call_timeout_s", "connect_timeout_s", "silent_s", "route_interval_s",
-                     "heartbeat_interval_s"):  # fmt: skip
+        for name in (
+            "call_timeout_s",
+            "connect_timeout_s",
+            "silent_s",
+            "route_interval_s",
+            "heartbeat_interval_s",
+        ):
             value: float = getattr(self, name)
             if not value > 0:
                 raise UsageError(f"{name} is {value}; it must be above 0")
@@ -124,7 +129,7 @@ def checked_group(name: str) -> str:
     _check_text("group", name)
     if not _GROUP.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
         raise UsageError(
-            f"group {name!r} is not made of 1 to {GROUP_CHARS_MAX} letters, digits and % | _ -"
+            f"invalid group {name!r}; use 1 to {GROUP_CHARS_MAX} letters, digits and % | _ -"
         )
     return name
 
@@ -201,8 +206,13 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("send_timeout_s", "try_timeout_s", "tries_max", "in_flight_count_max",
-                     "in_flight_bytes_max"):  # fmt: skip
+        for name in (
+            "send_timeout_s",
+            "try_timeout_s",
+            "tries_max",
+            "in_flight_count_max",
+            "in_flight_bytes_max",
+        ):
             value: float = getattr(self, name)
             if not value > 0:
                 raise UsageError(f"{name} is {value}; it must be above 0")

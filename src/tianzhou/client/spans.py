@@ -1,20 +1,20 @@
-"""OpenTelemetry spans of what clients do, on request.
+"""OpenTelemetry spans of sends and of message processing, if enabled.
 
     Producer("shop", nameserver=..., options=ProducerOptions(spans=True))
     PushConsumer("billing", nameserver=..., options=ConsumerOptions(spans=True))
 
-A send makes a span, and carries its context in the properties `traceparent` and `tracestate` of the
-message, as W3C writes them; so any client in any language finds it. A listener runs in a span that
+A send creates a span, and the message carries its context in the properties `traceparent` and
+`tracestate`, in W3C format, so clients in any language can read it. A listener runs in a span that
 is linked to those of its messages; that of a single message belongs to the same trace. Loops and
-pull consumers leave the option out and mark where processing begins and ends:
+pull consumers leave the option out and mark where processing starts and ends:
 
     async for message in consumer:
         with processing(message, group="billing"):
             ...
 
 Names and attributes are those of OpenTelemetry's conventions for messaging. This module needs the
-extra `tracing`, and is loaded only when spans are asked for. Where they go is the SDK's business,
-which the program sets up as it likes; without one nothing is recorded.
+extra `tracing`, and is loaded only if spans are enabled. The program configures an OpenTelemetry
+SDK, which exports the spans; without an SDK nothing is recorded.
 """
 
 import asyncio
@@ -26,9 +26,8 @@ from typing import Any, Final
 import tianzhou
 from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.base.extras import missing_extra
-from tianzhou.client.core.outcome import ConsumeResult
-from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.sending import SendResult
+from tianzhou.client.core.received import ConsumeResult, ReceivedMessage
+from tianzhou.client.core.send_request import SendResult
 from tianzhou.record.message import Message, MessageView
 
 try:
@@ -51,7 +50,7 @@ def _tracer() -> trace.Tracer:
 
 
 def context_of(message: MessageView) -> Context:
-    """The context in which a message was sent; an empty one if its producer wrote none."""
+    """Return the context in which a message was sent; empty if its producer added none."""
     return _W3C.extract(dict(message.properties), context=Context())
 
 
@@ -59,13 +58,16 @@ def context_of(message: MessageView) -> Context:
 
 
 class SendSpans:
-    """Owner: the event loop of the producer."""
+    """Run the sends of a producer in spans.
+
+    Owner: the event loop of the producer.
+    """
 
     def __init__(self, group: str) -> None:
         self._group = group
 
     def around(self, message: Message, send: Send) -> "asyncio.Future[SendResult]":
-        """A send in a span, which ends when the answer has come."""
+        """Send in a span, which ends with the response."""
         span, carried = self._begin(message)
         try:
             answer = send(carried)
@@ -80,7 +82,7 @@ class SendSpans:
         messages: Sequence[Message],
         send: Callable[[Sequence[Message]], Awaitable[list[SendResult]]],
     ) -> list[SendResult]:
-        """Several messages in one frame; each has a span of its own."""
+        """Send a batch with a span for each message."""
         begun = [self._begin(message, count=len(messages)) for message in messages]
         spans, results = [span for span, _ in begun], list[SendResult]()
         try:
@@ -93,13 +95,13 @@ class SendSpans:
             for span, result in zip(spans, results, strict=False):
                 _stored(span, result)
             for span in spans:
-                span.end()  # a second time changes nothing
+                span.end()  # ending a span twice has no effect
         return results
 
     async def around_oneway(
         self, message: Message, send: Callable[[Message], Awaitable[None]]
     ) -> None:
-        """Nobody answers: the span ends when the message is written."""
+        """Send without a response, in a span that ends when the message is written."""
         span, carried = self._begin(message)
         try:
             await send(carried)
@@ -107,7 +109,7 @@ class SendSpans:
             _failed(span, error)
             raise
         finally:
-            span.end()  # a second time changes nothing
+            span.end()  # ending a span twice has no effect
 
     def _begin(self, message: Message, *, count: int = 0) -> tuple[Span, Message]:
         attributes = _attributes("send", message.topic, [message])
@@ -129,16 +131,23 @@ class SendSpans:
 
 def _with_properties(message: Message, added: dict[str, str]) -> Message:
     return Message(
-        message.topic, message.body, tags=message.tags, keys=message.keys, flag=message.flag,
-        properties={**message.properties, **added}, wait_store_ok=message.wait_store_ok,
-        delay_level=message.delay_level, delay=message.delay, deliver_at=message.deliver_at,
+        message.topic,
+        message.body,
+        tags=message.tags,
+        keys=message.keys,
+        flag=message.flag,
+        properties={**message.properties, **added},
+        wait_store_ok=message.wait_store_ok,
+        delay_level=message.delay_level,
+        delay=message.delay,
+        deliver_at=message.deliver_at,
         sharding_key=message.sharding_key,
-    )  # fmt: skip
+    )
 
 
 def _answered(span: Span, done: "asyncio.Future[SendResult]") -> None:
     if done.cancelled():
-        span.set_status(Status(StatusCode.ERROR, "whoever waited for it was cancelled"))
+        span.set_status(Status(StatusCode.ERROR, "the caller was cancelled"))
         span.end()
     elif (error := done.exception()) is not None:
         _failed(span, error)
@@ -192,7 +201,7 @@ def processing(*messages: MessageView, group: str = "") -> Generator[Span]:
 def listener_in_spans(
     function: Callable[[Any], Any], group: str, *, is_batch: bool
 ) -> Callable[[Any], Any]:
-    """The same listener, which runs in a span of its own each time."""
+    """Return the listener wrapped so that each call runs in a span."""
 
     def of(given: Any) -> list[ReceivedMessage]:
         return given if is_batch else [given]
@@ -218,7 +227,7 @@ def _judge(span: Span, messages: list[ReceivedMessage], result: object) -> None:
     later = [one for one in messages if one.verdict is not None]
     if result is ConsumeResult.LATER or later:
         count = len(messages) if result is ConsumeResult.LATER else len(later)
-        span.set_status(Status(StatusCode.ERROR, f"{count} to be delivered again"))
+        span.set_status(Status(StatusCode.ERROR, f"{count} to be redelivered"))
 
 
 def _attributes(

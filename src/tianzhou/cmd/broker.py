@@ -1,22 +1,52 @@
 """`tianzhou broker`: start a Broker, or manage a running one."""
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tianzhou.admin.commands.acknowledge import acknowledge
-from tianzhou.admin.commands.broker_config import config as config_command
+from tianzhou.admin.commands.broker import acknowledge, drain, forget
+from tianzhou.admin.commands.broker import config as config_command
 from tianzhou.admin.commands.broker_status import status
-from tianzhou.admin.commands.drain import drain
-from tianzhou.admin.commands.forget import forget
 from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
-from tianzhou.cmd import logs, raft_options, server_settings
+from tianzhou.cmd import logs, server_settings
 from tianzhou.cmd.http import PORT_RANGE
 from tianzhou.cmd.ready_file import option as ready_file_option
+
+if TYPE_CHECKING:
+    from tianzhou.replication.raft_settings import RaftSettings
+
+_RAFT_OPTIONS: Final = (
+    click.option("--raft-group", metavar="GROUP", help="Join this Raft group."),
+    click.option(
+        "--raft-peers",
+        metavar="PEERS",
+        help="List all members: n0=HOST:PORT;n1=HOST:PORT;n2=HOST:PORT.",
+    ),
+    click.option("--raft-id", metavar="ID", help="Set which of the peers this member is."),
+    click.option(
+        "--raft-new",
+        is_flag=True,
+        default=None,
+        help="Create the group; use it only on the first start of its members.",
+    ),
+    click.option(
+        "--raft-relaxed",
+        is_flag=True,
+        default=None,
+        help="Acknowledge messages that a majority has in memory, not on disk.",
+    ),
+)
+
+
+def _raft_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_RAFT_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.group(invoke_without_command=True)
@@ -29,17 +59,19 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 )
 @server_settings.options("TOML, or a RocketMQ broker.conf")
 @click.option(
-    "--data", type=click.Path(file_okay=False, path_type=Path),
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
     help="Store messages in this directory; default: the settings, else tianzhou-data.",
-)  # fmt: skip
+)
 @click.option("-p", "--port", type=PORT_RANGE, help="Listen on this port; 0 for any free one.")
 @ready_file_option
-@raft_options.options
+@_raft_options
 @http_server.options
 @logs.options
 @click.pass_context
 def broker(
     ctx: click.Context,
+    *,
     nameservers: str | None,
     sources: server_settings.Sources,
     data: Path | None,
@@ -84,7 +116,7 @@ def broker(
         (config, store_config, replication, raft_settings), unknown = config_file.load_all(
             kinds, given.values
         )
-    group = raft_options.member_of(raft_settings, raft)
+    group = _member_of(raft_settings, raft)
     given.warn_unknown(unknown)
     if not config.cluster_credentials:
         config = replace(config, cluster_credentials=from_environment())
@@ -110,3 +142,14 @@ def _option(setting: str) -> str:
     """The option for a setting, as errors name it."""
     short = {"nameservers": "-n/--nameserver", "port": "-p/--port"}
     return short.get(setting) or f"--{setting.replace('_', '-')}"
+
+
+def _member_of(settings: "RaftSettings", given: Mapping[str, Any]) -> "RaftSettings | None":
+    """The settings of a member, or None for a broker without a group. Raises UsageError if they
+    are inconsistent."""
+    from tianzhou.replication.raft_settings import check
+
+    if not settings.raft_enabled and all(value is None for value in given.values()):
+        return None
+    check(settings)
+    return settings

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.replica.master_slave import MasterSlave
 from tianzhou.broker.role import Role
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
@@ -38,35 +39,42 @@ async def start(options: StartOptions) -> list[serve.Running]:
     """Start all servers, then announce that they are ready."""
     clock, config, directory = SystemClock(), options.config, options.directory
     facts: dict[str, object] = {
-        "nameserver": config.nameservers, "brokerName": config.name, "cluster": config.cluster,
-        "pid": os.getpid(), "data": str(directory),
-    }  # fmt: skip
+        "nameserver": config.nameservers,
+        "brokerName": config.name,
+        "cluster": config.cluster,
+        "pid": os.getpid(),
+        "data": str(directory),
+    }
     started: list[serve.Running]
     if options.raft is not None:
         from tianzhou.cmd import raft_broker
 
-        running, member = await raft_broker.start(
-            options.raft, config, options.store_config, str(directory), clock
+        running, _ = await raft_broker.start(
+            options.raft, config, options.store_config, str(directory), clock=clock
         )
         facts |= raft_broker.facts(options.raft, config)
-        started = [running, member]
+        started = [running]
     else:
         store = MessageStore(
             RealFiles(), str(directory), options.store_config, clock, is_repaired=_is_slave(options)
         )
-        running = Broker(config, store, clock, replication=options.replication)
-        if config.exit_when_fenced:
-            running.on_fenced = serve.end_fenced
+        on_fenced = serve.end_fenced if config.exit_when_fenced else None
+        mode = MasterSlave(config, options.replication, store, clock)
+        running = Broker(config, store, clock, mode, on_fenced=on_fenced)
         await running.start()
-        facts["ha"] = running.group.ha_address if running.group is not None else ""
+        facts["ha"] = mode.ha_address
         started = [running]
     facts["broker"] = running.address
     text = f"Broker {running.address}, data in {directory}"
     try:
         pages = http_server.serve(
-            options.http, running, clock, nameserver=config.nameservers, data=directory,
+            options.http,
+            running,
+            clock,
+            nameserver=config.nameservers,
+            data=directory,
             credentials=config.cluster_credentials,
-        )  # fmt: skip
+        )
     except (UsageError, OSError):
         # Otherwise NameServers report a missing broker, and the next start has to recover.
         await serve.close(started)
@@ -82,8 +90,9 @@ async def start(options: StartOptions) -> list[serve.Running]:
         logs.say(
             "tianzhou: no NameServer is configured, so clients cannot find this broker; pass "
             "--nameserver HOST:PORT, or set TIANZHOU_NAMESERVER or NAMESRV_ADDR",
-            "broker.unregistered", level=logging.WARNING,
-        )  # fmt: skip
+            "broker.unregistered",
+            level=logging.WARNING,
+        )
     return started
 
 

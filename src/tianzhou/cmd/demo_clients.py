@@ -13,7 +13,7 @@ from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.sending import SendResult
+from tianzhou.client.core.send_request import SendResult
 from tianzhou.client.options import Batching, ClientOptions, ProducerOptions
 from tianzhou.cmd.demo_traffic import FAILED, ORDERS, STATES
 from tianzhou.record.message import Message
@@ -62,9 +62,12 @@ class Group:
         async with AsyncExitStack() as stack:
             for rank in range(2):
                 member = PushConsumer(
-                    GROUP, nameserver=nameserver, subscribe={ORDERS: "*"}, options=options,
+                    GROUP,
+                    nameserver=nameserver,
+                    subscribe={ORDERS: "*"},
+                    options=options,
                     client=ClientOptions(instance_name=f"member-{rank}"),
-                )  # fmt: skip
+                )
                 member.listen(self.take)
                 await stack.enter_async_context(member)
             await stop.wait()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tianzhou.admin.commands.failures import Failure
+from tianzhou.admin.commands.spark_session import SHORT, session
 from tianzhou.cmd.demo_clients import GROUP, Group, send_all
 from tianzhou.cmd.demo_cluster import DemoCluster
 from tianzhou.cmd.demo_traffic import (
@@ -22,9 +23,8 @@ from tianzhou.cmd.demo_traffic import (
     STATES,
     Sums,
     Traffic,
-)  # fmt: skip
+)
 from tianzhou.cmd.demo_view import Show
-from tianzhou.cmd.spark_session import SHORT, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,13 +51,13 @@ def run(directory: Path, master: str, seed: int, show: Show) -> Sums:
                 session("tianzhou-demo", master=master, config=SHORT, log=directory / "spark.log")
             )
             stored = sending.result(WAIT_S)
-        stored += _pipelines(spark, cluster, directory, traffic, show)
+        stored += _pipelines(spark, cluster, directory, traffic, show=show)
         show.check("stored by the broker", wanted=sum(traffic.sent.values()), found=stored)
         with show.step("Wait until the consumer group has everything"):
             _until(lambda: group.received >= traffic.sent[ORDERS], f"group {GROUP}")
             stop()
         _check_group(group, traffic, show)
-        _ask(spark, cluster, directory, traffic, show)
+        _query(spark, cluster, directory, traffic, show=show)
         return _check_amounts(spark, directory, traffic, show)
 
 
@@ -90,7 +90,7 @@ def _consuming(cluster: DemoCluster, group: Group) -> Generator[Callable[[], Non
 
 
 def _pipelines(
-    spark: "SparkSession", cluster: DemoCluster, directory: Path, traffic: Traffic, show: Show
+    spark: "SparkSession", cluster: DemoCluster, directory: Path, traffic: Traffic, *, show: Show
 ) -> int:
     """Archive and aggregate while the second half is sent; return the number of stored messages."""
     archive = _made(spark, "archive", cluster, directory, topic=f"{ORDERS},{PAYMENTS}")
@@ -105,10 +105,14 @@ def _pipelines(
             # Messages are late only after a micro-batch has advanced the watermark.
             rest = chain(_half(traffic, 1), traffic.late(), traffic.broken())
             stored = cluster.run(send_all(cluster.nameserver, chain(rest, [traffic.closing()])))
-            _until(lambda: _has(directory, "archive", sum(traffic.sent.values()), archive),
-                   "the archive")  # fmt: skip
-            _until(lambda: _has(directory, "city_amounts", len(traffic.payments), aggregate),
-                   "the table of amounts")  # fmt: skip
+            _until(
+                lambda: _has(directory, "archive", sum(traffic.sent.values()), archive),
+                "the archive",
+            )
+            _until(
+                lambda: _has(directory, "city_amounts", len(traffic.payments), aggregate),
+                "the table of amounts",
+            )
             _until(lambda: _has(directory, "broken", len(BROKEN), aggregate), "the quarantine")
     return stored
 
@@ -120,8 +124,11 @@ def _made(
     from tianzhou.spark.pipelines.pipeline_file import parse
     from tianzhou.spark.pipelines.running import PipelineRun
 
-    given = {"source.nameserver": cluster.nameserver, "source.topic": topic,
-             "trigger": {"interval": "500ms"}}  # fmt: skip
+    given = {
+        "source.nameserver": cluster.nameserver,
+        "source.topic": topic,
+        "trigger": {"interval": "500ms"},
+    }
     if name == "aggregate":
         given["decode.quarantine"] = "broken"
     return PipelineRun(spark, parse(template(name), f"<{name}>", given=given), directory)
@@ -148,14 +155,17 @@ def _until(is_done: Callable[[], bool], what: str) -> None:
 
 
 def _check_group(group: Group, traffic: Traffic, show: Show) -> None:
-    show.check("consumed by a group of two",
-               wanted=traffic.sent[ORDERS], found=group.received)  # fmt: skip
-    show.check("out of order", wanted=0, found=group.disordered,
-               note=f"{ORDER_COUNT:,} orders, {len(STATES)} states each")  # fmt: skip
+    show.check("consumed by a group of two", wanted=traffic.sent[ORDERS], found=group.received)
+    show.check(
+        "out of order",
+        wanted=0,
+        found=group.disordered,
+        note=f"{ORDER_COUNT:,} orders, {len(STATES)} states each",
+    )
 
 
-def _ask(
-    spark: "SparkSession", cluster: DemoCluster, directory: Path, traffic: Traffic, show: Show
+def _query(
+    spark: "SparkSession", cluster: DemoCluster, directory: Path, traffic: Traffic, *, show: Show
 ) -> None:
     """Query a topic and its archive, after the topic got more messages than the archive has."""
     from tianzhou.spark.tables.history_table import Cluster
@@ -163,8 +173,12 @@ def _ask(
     from tianzhou.spark.tables.table import Table
 
     archived = Table(str(directory / "archive")).state()
-    show.check("rows in the archive", wanted=sum(traffic.sent.values()), found=archived.rows,
-               note=f"{len(archived.files)} Parquet files")  # fmt: skip
+    show.check(
+        "rows in the archive",
+        wanted=sum(traffic.sent.values()),
+        found=archived.rows,
+        note=f"{len(archived.files)} Parquet files",
+    )
     text = (
         f"SELECT count(*) AS rows, count(DISTINCT brokerName, queueId, queueOffset) AS places,"
         f" count(DISTINCT body.orderId) AS orders FROM {ORDERS}"
@@ -176,8 +190,12 @@ def _ask(
         (row,) = query(spark, text, where, bodies="json").collect()
     total = traffic.sent[ORDERS]
     live = LAST_ORDERS * len(STATES)
-    show.check("seen by SQL", wanted=total, found=row.rows,
-               note=f"{total - live:,} from Parquet, {live:,} from the log")  # fmt: skip
+    show.check(
+        "seen by SQL",
+        wanted=total,
+        found=row.rows,
+        note=f"{total - live:,} from Parquet, {live:,} from the log",
+    )
     show.check("distinct messages", wanted=total, found=row.places)
     show.check("distinct orders", wanted=ORDER_COUNT + LAST_ORDERS, found=row.orders)
 
@@ -191,12 +209,24 @@ def _check_amounts(spark: "SparkSession", directory: Path, traffic: Traffic, sho
     ).collect()
     found: Sums = {(row.start, row.city): (row.payments, row.amount) for row in rows}
     right = sum(found.get(place) == sums for place, sums in traffic.payments.items())
-    show.check("sums exact to the cent", wanted=len(traffic.payments),
-               found=right, note=f"of {PAYMENT_COUNT:,} payments per city and minute")  # fmt: skip
+    show.check(
+        "sums exact to the cent",
+        wanted=len(traffic.payments),
+        found=right,
+        note=f"of {PAYMENT_COUNT:,} payments per city and minute",
+    )
     extra = sum(count for place, (count, _) in found.items() if place not in traffic.payments)
-    show.check("late payments counted", wanted=0, found=extra,
-               note=f"{LATE_COUNT} were sent, half an hour late")  # fmt: skip
+    show.check(
+        "late payments counted",
+        wanted=0,
+        found=extra,
+        note=f"{LATE_COUNT} were sent, half an hour late",
+    )
     broken = Table(str(directory / "broken")).state().rows
-    show.check("in quarantine", wanted=len(BROKEN), found=broken,
-               note="invalid bodies, each with the reason")  # fmt: skip
+    show.check(
+        "in quarantine",
+        wanted=len(BROKEN),
+        found=broken,
+        note="invalid bodies, each with the reason",
+    )
     return found

@@ -29,9 +29,11 @@ SPAN_S: Final = 600
 DISORDER_S: Final = 90.0
 LATE_COUNT, LATE_S = 24, 1_800.0
 BROKEN: Final = (
-    b"not JSON at all", b'{"amount": "many", "paidAt": "2026-11-16T08:00:00Z"}',
-    b'{"amount": 7}', b"\xff\xfe\x00",
-)  # fmt: skip
+    b"not JSON at all",
+    b'{"amount": "many", "paidAt": "2026-11-16T08:00:00Z"}',
+    b'{"amount": 7}',
+    b"\xff\xfe\x00",
+)
 WINDOW_S: Final = 60
 CLOSING_CITY: Final = "closing"
 

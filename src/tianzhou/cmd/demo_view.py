@@ -96,8 +96,13 @@ def _cities(amounts: Sums) -> Table:
     for (_, city), (_, amount) in amounts.items():
         totals[city] = totals.get(city, Decimal(0)) + amount
     most = max(totals.values(), default=Decimal(1)) or Decimal(1)
-    table = Table(title="Amounts per city, from the table of windows", title_justify="left",
-                  box=None, pad_edge=False, show_header=False)  # fmt: skip
+    table = Table(
+        title="Amounts per city, from the table of windows",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        show_header=False,
+    )
     for city, total in sorted(totals.items(), key=lambda one: -one[1]):
         bar = "█" * max(1, round(float(total / most) * WIDTH)) if total else ""
         table.add_row(city, f"{total:,.2f}", Text(bar, style="cyan"))

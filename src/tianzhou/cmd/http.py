@@ -26,7 +26,7 @@ import tianzhou
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.cmd import logs
-from tianzhou.net.acceptor import Acceptor
+from tianzhou.net.acceptor import Acceptor, CannotListen, bind_and_queue
 from tianzhou.net.limits import HTTP_PORT
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ PORT: Final = 8080
 PORT_RANGE: Final = click.IntRange(0, 65_535)
 """Valid ports on a command line; larger numbers would silently wrap around."""
 PASSWORD_FILE: Final = "dashboard-password"
-BACKLOG: Final = 64
 RETRY_S: Final = 5.0
 """The pause before retrying to load a dashboard that failed for lack of memory."""
 SWITCH_S: Final = 0.0005
@@ -82,9 +81,13 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def called(
-        *args: object, http_port: int, http_host: str, http_name: tuple[str, ...], no_http: bool,
+        *args: object,
+        http_port: int,
+        http_host: str,
+        http_name: tuple[str, ...],
+        no_http: bool,
         **kwargs: object,
-    ) -> None:  # fmt: skip
+    ) -> None:
         source = click.get_current_context().get_parameter_source("http_port")
         chosen = HttpOptions(
             host=http_host,
@@ -97,19 +100,26 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     added = (
         click.option("--no-http", is_flag=True, help="Disable the dashboard, metrics and health."),
         click.option(
-            "--http-name", multiple=True, metavar="NAME",
+            "--http-name",
+            multiple=True,
+            metavar="NAME",
             help="Accept this host name in addition to the address and name of this machine.",
         ),
         click.option(
-            "--http-host", default="127.0.0.1", show_default=True,
+            "--http-host",
+            default="127.0.0.1",
+            show_default=True,
             metavar="ADDRESS",
             help="Serve dashboard and metrics on this address; all but loopback require a login.",
         ),
         click.option(
-            "--http-port", default=PORT, show_default=True, type=PORT_RANGE,
+            "--http-port",
+            default=PORT,
+            show_default=True,
+            type=PORT_RANGE,
             help="Serve dashboard and metrics on this port; 0 for any free one.",
         ),
-    )  # fmt: skip
+    )
     found: Callable[..., None] = called
     for option in added:
         found = option(found)
@@ -170,9 +180,14 @@ class HttpServer:
 
 
 def serve(
-    chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path,
+    chosen: HttpOptions,
+    answers: Answers,
+    clock: Clock,
+    *,
+    nameserver: str,
+    data: Path,
     credentials: str = "",
-) -> HttpServer | None:  # fmt: skip
+) -> HttpServer | None:
     """Start HTTP once the broker serves. None if it is disabled."""
     bound = _bind(chosen)
     if bound is None:
@@ -181,7 +196,7 @@ def serve(
 
     def load() -> "tuple[ASGIApp, PageContext]":
         importlib.import_module(
-            "tianzhou.broker.observe.metrics"
+            "tianzhou.broker.observe.metrics_page"
         )  # not in the loop, at the first scrape
         from tianzhou.client.options import ClientOptions
         from tianzhou.dashboard.access import Access
@@ -190,11 +205,15 @@ def serve(
         from tianzhou.wire.signing import Credentials
 
         context = PageContext(
-            nameserver=nameserver, clock=clock, access=Access(password),
-            version=tianzhou.__version__, metrics=answers.metrics, health=answers.health,
+            nameserver=nameserver,
+            clock=clock,
+            access=Access(password),
+            version=tianzhou.__version__,
+            metrics=answers.metrics,
+            health=answers.health,
             readiness=answers.readiness,
             client=ClientOptions(credentials=Credentials.read(credentials)),
-        )  # fmt: skip
+        )
         own = ("localhost", socket.gethostname(), chosen.host, *chosen.names)
         return create(context, own), context
 
@@ -220,19 +239,19 @@ def _bind(chosen: HttpOptions) -> socket.socket | None:
         return None
     if chosen.is_chosen or not chosen.port:
         try:
-            return _listen(chosen.host, chosen.port)
-        except OSError as error:
+            return bind_and_queue(chosen.host, chosen.port)
+        except CannotListen as error:
             raise UsageError(
-                f"cannot listen on port {chosen.port} of {chosen.host} ({error.strerror}); "
+                f"cannot listen on port {chosen.port} of {chosen.host} ({error.reason}); "
                 "choose another --http-port, 0 for any, or pass --no-http"
             ) from None
     for port in (*range(chosen.port, chosen.port + PORTS_TRIED), 0):
         try:
-            found = _listen(chosen.host, port)
-        except OSError as error:
+            found = bind_and_queue(chosen.host, port)
+        except CannotListen as error:
             if error.errno != errno.EADDRINUSE:
                 raise UsageError(
-                    f"cannot serve the dashboard on {chosen.host} ({error.strerror}); "
+                    f"cannot serve the dashboard on {chosen.host} ({error.reason}); "
                     "choose another --http-host, or pass --no-http"
                 ) from None
         else:
@@ -245,20 +264,6 @@ def _bind(chosen: HttpOptions) -> socket.socket | None:
                 )
             return found
     raise AssertionError("port 0 always binds a free port")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-        bound.listen(BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    bound.setblocking(False)
-    return bound
 
 
 def password_hash(data: Path) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tianzhou.net.acceptor import Slot
+from tianzhou.net.admission import Slot
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -33,11 +33,19 @@ _CLOSE: Final = (b"connection", b"close")
 def server_of(app: "ASGIApp") -> uvicorn.Server:
     """A server for `startup` and `shutdown`, which handles neither signals nor the loop."""
     config = uvicorn.Config(
-        app, http=PatientProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, date_header=False, proxy_headers=False,
+        app,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=4 * HEAD_BYTES_MAX,
-    )  # fmt: skip
+        timeout_graceful_shutdown=STOP_S,
+        h11_max_incomplete_event_size=4 * HEAD_BYTES_MAX,
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -135,7 +143,9 @@ async def _refuse_page(send: Callable[[Any], Awaitable[None]]) -> None:
     body = b"all connections for pages are in use; retry in a few seconds\n"
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), _CLOSE,
-    ]  # fmt: skip
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", b"5"),
+        _CLOSE,
+    ]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -15,13 +15,16 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 @click.option("-p", "--port", type=PORT_RANGE, help="Listen on this port; 0 for any free one.")
 @click.option("--host", metavar="ADDRESS", help="Listen on this address.")
 @click.option(
-    "--data", "data_dir", type=click.Path(file_okay=False, path_type=Path),
+    "--data",
+    "data_dir",
+    type=click.Path(file_okay=False, path_type=Path),
     help="Store missing brokers and epochs in this directory; default: in memory.",
-)  # fmt: skip
+)
 @server_settings.options("TOML, or a RocketMQ namesrv.properties")
 @ready_file_option
 @logs.options
 def nameserver(
+    *,
     port: int | None,
     host: str | None,
     data_dir: Path | None,
@@ -46,9 +49,10 @@ def nameserver(
     given = server_settings.Given([NameServerConfig])
     given.take_all(sources, os.environ, elsewhere=spellings(BrokerConfig, StoreConfig))
     said = {
-        "listen_port": (port, "-p/--port"), "bind_address": (host, "--host"),
+        "listen_port": (port, "-p/--port"),
+        "bind_address": (host, "--host"),
         "data_dir": (data_dir and str(data_dir), "--data"),
-    }  # fmt: skip
+    }
     for name, (value, option) in said.items():
         if value is not None:
             given.put(name, value, option)

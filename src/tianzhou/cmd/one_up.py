@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
+from tianzhou.broker.replica.master_slave import MasterSlave
 from tianzhou.broker.replica.own_address import own_host, with_port
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
@@ -24,22 +25,31 @@ async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[
     config = replace(config, nameservers=nameserver)
     store_config = serve.with_absolute_paths(settings.store)
     store = MessageStore(RealFiles(), str(directory), store_config, clock)
-    broker = Broker(config, store, clock, replication=settings.replication)
-    if config.exit_when_fenced:
-        broker.on_fenced = serve.end_fenced
+    on_fenced = serve.end_fenced if config.exit_when_fenced else None
+    replication = settings.replication
+    mode = MasterSlave(config, replication, store, clock) if replication is not None else None
+    broker = Broker(config, store, clock, mode, on_fenced=on_fenced)
     await broker.start()
     facts = {
-        "nameserver": nameserver, "broker": broker.address, "brokerName": config.name,
-        "cluster": config.cluster, "pid": os.getpid(), "data": str(directory),
-    }  # fmt: skip
+        "nameserver": nameserver,
+        "broker": broker.address,
+        "brokerName": config.name,
+        "cluster": config.cluster,
+        "pid": os.getpid(),
+        "data": str(directory),
+    }
     text = f"NameServer {nameserver}, broker {broker.address}, data in {directory}"
     near = with_port(own_host(config), port)
     running: list[serve.Running] = [names, broker]
     try:
         pages = http_server.serve(
-            options.http, broker, clock, nameserver=near, data=directory,
+            options.http,
+            broker,
+            clock,
+            nameserver=near,
+            data=directory,
             credentials=config.cluster_credentials,
-        )  # fmt: skip
+        )
     except (UsageError, OSError):
         await serve.close(running)  # otherwise the next start has to recover the store
         raise

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.raft import RaftMember
-from tianzhou.broker.role import Role, RoleState
+from tianzhou.broker.replica.own_address import open_endpoint
+from tianzhou.broker.replica.raft import RaftMode
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import logs, serve
 from tianzhou.replication.raft_group import open_member
-from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.files import RealFiles
 
@@ -20,21 +20,22 @@ async def start(
     config: BrokerConfig,
     store_config: StoreConfig,
     directory: str,
+    *,
     clock: Clock,
-) -> tuple[Broker, RaftMember]:
+) -> tuple[Broker, RaftMode]:
     """Start the member; it serves reads at once, and accepts messages when it is elected."""
     config = replace(config, name=name_of(settings, config))
     # The guarantees of a group exceed those of one disk, and they depend on checksums.
     mode = FlushMode.ASYNC if settings.raft_relaxed else FlushMode.SYNC
     store_config = replace(store_config, flush_mode=mode, record_crc=True)
-    opened = open_member(settings, RealFiles(), directory, store_config, clock)
-    broker_id = broker_id_of(settings.raft_id, peers_of(settings.raft_peers))
-    role_state = RoleState(config.name, Role.SLAVE, broker_id)
-    broker = Broker(config, opened.store, clock, role_state=role_state)
-    member = RaftMember(settings, opened, broker, clock, _end)
+    opened = open_member(settings, RealFiles(), directory, store_config, clock=clock)
+    endpoint = open_endpoint(config)
+    mode = RaftMode(
+        settings, opened, clock, name=config.name, address=endpoint.address, on_fenced=_end
+    )
+    broker = Broker(config, opened.store, clock, mode, endpoint=endpoint)
     await broker.start()
-    await member.start()
-    return broker, member
+    return broker, mode
 
 
 def name_of(settings: RaftSettings, config: BrokerConfig) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from tianzhou.cmd import serve
 from tianzhou.cmd.http import PASSWORD_FILE, password_hash
 from tianzhou.cmd.up_settings import UpOptions, UpSettings, with_memory
 from tianzhou.nameserver.server import NameServer
+from tianzhou.net.acceptor import free_port_pair
 from tianzhou.raft.messages import NodeId
 
 GROUP: Final = "broker-a"
@@ -83,13 +83,26 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
     peers = ";".join(f"n{rank}={host}:{port + 1}" for rank, port in enumerate(ports))
     is_new = not (wanted.directory / "n0").exists()
     children = [
-        await _start(wanted, f"n{rank}", [
-            *settings.member_arguments, "--set", f"host={host}", "-p", str(port),
-            "-n", nameserver, "--raft-group", GROUP, "--raft-peers", peers,
-            *(["--raft-new"] if is_new else []),
-        ])
+        await _start(
+            wanted,
+            f"n{rank}",
+            [
+                *settings.member_arguments,
+                "--set",
+                f"host={host}",
+                "-p",
+                str(port),
+                "-n",
+                nameserver,
+                "--raft-group",
+                GROUP,
+                "--raft-peers",
+                peers,
+                *(["--raft-new"] if is_new else []),
+            ],
+        )
         for rank, port in enumerate(ports)
-    ]  # fmt: skip
+    ]
     group, found = Group(children), list[Mapping[str, object]]()
     async with contextlib.AsyncExitStack() as failing:
         failing.push_async_callback(group.close)
@@ -100,10 +113,13 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
     members = {child.name: facts["broker"] for child, facts in zip(children, found, strict=True)}
     pages = [str(facts["http"]) for facts in found if "http" in facts]
     facts: dict[str, object] = {
-        "nameserver": nameserver, "brokerName": GROUP, "members": members, "pid": os.getpid(),
+        "nameserver": nameserver,
+        "brokerName": GROUP,
+        "members": members,
+        "pid": os.getpid(),
         "pids": {child.name: child.process.pid for child in children},
         "data": str(wanted.directory),
-    }  # fmt: skip
+    }
     if pages:
         # Each dashboard shows the whole group; the others serve when the first is down.
         facts |= {"http": pages[0], "pages": pages}
@@ -130,12 +146,23 @@ async def _start(wanted: UpOptions, name: NodeId, arguments: list[str]) -> Child
     ready.unlink(missing_ok=True)
     with (home / "server.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "broker",
-            "--data", str(home / "store"), "--raft-id", name,
-            "--ready-file", str(ready), *_http_arguments(wanted, name), *arguments,
-            stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+            sys.executable,
+            "-c",
+            "from tianzhou.cmd.main import main; main()",
+            "broker",
+            "--data",
+            str(home / "store"),
+            "--raft-id",
+            name,
+            "--ready-file",
+            str(ready),
+            *_http_arguments(wanted, name),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
-        )  # fmt: skip
+        )
     return Child(name, process, ready)
 
 
@@ -148,9 +175,11 @@ def _http_arguments(wanted: UpOptions, name: NodeId) -> list[str]:
         _hand_over_password(wanted.directory, wanted.directory / name / "store")
     port = ["--http-port", str(http.port)] if http.is_chosen else []
     return [
-        "--http-host", http.host, *(port if name == "n0" else ["--http-port", "0"]),
+        "--http-host",
+        http.host,
+        *(port if name == "n0" else ["--http-port", "0"]),
         *(word for known in http.names for word in ("--http-name", known)),
-    ]  # fmt: skip
+    ]
 
 
 def _hand_over_password(directory: Path, store: Path) -> None:
@@ -166,17 +195,4 @@ def _ports(config: BrokerConfig, replicas: int) -> list[int]:
     """The ports of the brokers; each uses the next port for Raft."""
     if config.port:
         return [config.port + PORTS_APART * rank for rank in range(replicas)]
-    return [_free_pair(config.host) for _ in range(replicas)]
-
-
-def _free_pair(host: str) -> int:
-    """The first of two adjacent free ports."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((host, 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind((host, port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
+    return [free_port_pair(config.host) for _ in range(replicas)]

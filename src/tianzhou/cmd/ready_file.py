@@ -16,9 +16,12 @@ def _checked(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
 
 
 option = click.option(
-    "--ready-file", type=click.Path(dir_okay=False, path_type=Path), callback=_checked,
-    metavar="FILE", help="Write addresses as JSON to FILE once all servers are ready.",
-)  # fmt: skip
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_checked,
+    metavar="FILE",
+    help="Write addresses as JSON to FILE once all servers are ready.",
+)
 
 
 def write(path: Path, facts: Mapping[str, object]) -> None:

@@ -105,8 +105,9 @@ def warn_if_exposed(host: str, what: str, *can: str) -> None:
         logs.say(
             f"tianzhou: {what} on {host} is reachable from other machines without a password: "
             f"any client can {', and '.join(can)}",
-            "server.exposed", level=logging.WARNING,
-        )  # fmt: skip
+            "server.exposed",
+            level=logging.WARNING,
+        )
 
 
 def prepare(*, as_json: bool, log_file: Path | None) -> None:

@@ -101,7 +101,7 @@ class Given:
                 problems.append(f"invalid --set {shown}; use --set NAME=VALUE")
             elif name not in self._known:
                 near = suggestion(name, self._known)
-                hint = f"did you mean {near!r}?" if near else "see docs/settings.md"
+                hint = f"did you mean {near!r}?" if near else "see docs/configuration.md"
                 problems.append(f"unknown setting {name!r} in --set ({hint})")
             else:
                 self.put(name, value, "--set")

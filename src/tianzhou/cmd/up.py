@@ -24,26 +24,45 @@ SETTINGS: Final = {"host": "host", "nameserver_port": "listen_port", "broker_por
     metavar="ADDRESS",
     help="Listen on this address.",
 )
-@click.option("--nameserver-port", type=http_server.PORT_RANGE, default=9876, show_default=True,
-              help="Set the port of the NameServer; 0 for any free one.")  # fmt: skip
-@click.option("--broker-port", type=http_server.PORT_RANGE, default=10911, show_default=True,
-              help="Set the port of the Broker; 0 for any free one.")  # fmt: skip
 @click.option(
-    "--data", type=click.Path(file_okay=False, path_type=Path), default="tianzhou-data",
-    show_default=True, help="Store messages in this directory.",
-)  # fmt: skip
+    "--nameserver-port",
+    type=http_server.PORT_RANGE,
+    default=9876,
+    show_default=True,
+    help="Set the port of the NameServer; 0 for any free one.",
+)
+@click.option(
+    "--broker-port",
+    type=http_server.PORT_RANGE,
+    default=10911,
+    show_default=True,
+    help="Set the port of the Broker; 0 for any free one.",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="tianzhou-data",
+    show_default=True,
+    help="Store messages in this directory.",
+)
 @click.option("--ephemeral", is_flag=True, help="Store messages in a temporary directory.")
 @server_settings.options("TOML, or a RocketMQ broker.conf")
 @ready_file_option
 @click.option("--sync-flush", is_flag=True, help="Acknowledge messages only when they are on disk.")
-@click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True,
-              metavar="COUNT",
-              help="Start a Raft group of COUNT brokers, one process each.")  # fmt: skip
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    metavar="COUNT",
+    help="Start a Raft group of COUNT brokers, one process each.",
+)
 @http_server.options
 @logs.options
 @click.pass_context
 def up(
     ctx: click.Context,
+    *,
     data: Path,
     ephemeral: bool,
     sources: server_settings.Sources,
@@ -67,9 +86,14 @@ def up(
     if sync_flush:
         said["flush_mode"] = "SYNC_FLUSH"
     settings = up_settings.read(sources, said, replicas)
-    can = (serve.OPEN_BROKER,) if settings.broker.cluster_credentials else (
-        serve.OPEN_BROKER, serve.OPEN_NAMES,
-    )  # fmt: skip
+    can = (
+        (serve.OPEN_BROKER,)
+        if settings.broker.cluster_credentials
+        else (
+            serve.OPEN_BROKER,
+            serve.OPEN_NAMES,
+        )
+    )
     serve.warn_if_exposed(settings.broker.host, "NameServer and Broker", *can)
     if settings.directory is not None and not _is_said(ctx, "data"):
         data = settings.directory

@@ -67,15 +67,19 @@ def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSetti
     """`options` are settings that were given as options. Raises UsageError."""
     given = Given((NameServerConfig, *BROKER_KINDS))  # the last one has the names of both
     # The environment names a NameServer for clients; this broker does not register there.
-    environment = {name: value for name, value in os.environ.items()
-                   if name != f"{PREFIX}NAMESERVERS"}  # fmt: skip
+    environment = {
+        name: value for name, value in os.environ.items() if name != f"{PREFIX}NAMESERVERS"
+    }
     given.take_all(sources, environment)
     for name, value in options.items():
         given.put(name, value, "the command line")
     _refuse_own(given, replicas)
     known = spellings(*BROKER_KINDS)
-    of_broker = {name: value for name, value in given.values.items()
-                 if name in known and known[name] not in OWN}  # fmt: skip
+    of_broker = {
+        name: value
+        for name, value in given.values.items()
+        if name in known and known[name] not in OWN
+    }
     with given.located():
         loaded, _ = config_file.load_all(BROKER_KINDS, of_broker)
         config, store, replication, _ = loaded
@@ -86,10 +90,13 @@ def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSetti
     given.warn_unknown(given.values.keys() - spellings(*BROKER_KINDS, NameServerConfig).keys())
     has_slaves = any(map(given.source_of, spellings(ReplicationConfig).values()))
     return UpSettings(
-        names, config, store, replication if has_slaves else None,
+        names,
+        config,
+        store,
+        replication if has_slaves else None,
         None if stored_at is None else Path(str(stored_at)).expanduser(),
         _for_members(sources, options, known),
-    )  # fmt: skip
+    )
 
 
 def _refuse_own(given: Given, replicas: int) -> None:
@@ -121,6 +128,9 @@ def _for_members(
     file = ("-c", str(sources.path.resolve())) if sources.path is not None else ()
     changes = [*sources.changes, *(f"{name}={value}" for name, value in options.items())]
     names = (change.partition("=")[0].strip() for change in changes)
-    ours = (change for name, change in zip(names, changes, strict=True)
-            if name in known and known[name] != "port")  # fmt: skip
+    ours = (
+        change
+        for name, change in zip(names, changes, strict=True)
+        if name in known and known[name] != "port"
+    )
     return (*file, *(word for change in ours for word in ("--set", change)))

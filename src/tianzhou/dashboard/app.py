@@ -26,7 +26,7 @@ from tianzhou.dashboard.guard import COOKIE, Guard
 from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.pages import (
     brokers,
-    dead_letters,
+    dlq,
     groups,
     messages,
     overview,
@@ -51,8 +51,8 @@ PAGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/messages/{topic}/{id}", messages.show),
     ("/messages/{topic}/{id}/body", messages.body),
     ("/trace", messages.trace),
-    ("/dead-letters", dead_letters.listed),
-    ("/dead-letters/{group}", dead_letters.show),
+    ("/dlq", dlq.listed),
+    ("/dlq/{group}", dlq.show),
     ("/transactions", transactions.listed),
     ("/scheduled", scheduled.listed),
     ("/pipelines", pipelines.listed),
@@ -72,8 +72,8 @@ CHANGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/groups/{name}/reset", groups.reset),
     ("/groups/{name}/switch", groups.switch),
     ("/brokers/{name}/drain", brokers.drain),
-    ("/dead-letters/{group}/confirm", dead_letters.ask_replay),
-    ("/dead-letters/{group}/replay", dead_letters.replay),
+    ("/dlq/{group}/confirm", dlq.ask_replay),
+    ("/dlq/{group}/replay", dlq.replay),
     ("/transactions/decide", transactions.decide),
     ("/scheduled/cancel", scheduled.cancel),
 )

@@ -54,6 +54,13 @@ def listing(
     page = query.get("page", "1")
     at = min(max(int(page), 1), pages) if page.isdecimal() and len(page) < 7 else 1
     return Listing(
-        rows=found[(at - 1) * ROWS : at * ROWS], count=len(found), total=len(rows), page=at,
-        pages=pages, like=query.get("like", ""), sort=chosen, path=request.url.path, query=query,
-    )  # fmt: skip
+        rows=found[(at - 1) * ROWS : at * ROWS],
+        count=len(found),
+        total=len(rows),
+        page=at,
+        pages=pages,
+        like=query.get("like", ""),
+        sort=chosen,
+        path=request.url.path,
+        query=query,
+    )

@@ -15,9 +15,9 @@ class Payload:
     size: int
     is_cut: bool
     json: str | None
-    """None: it is no JSON, or was cut."""
+    """None: it is not JSON, or was truncated."""
     text: str | None
-    """None: it is no text."""
+    """None: it is not text."""
     hex: str
 
     @property

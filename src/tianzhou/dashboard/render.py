@@ -49,7 +49,7 @@ def percent_text(part: float) -> str:
     return f"{part:.0%}" if part >= 0.01 or not part else f"{part:.1%}"
 
 
-def moment_text(at_ms: int) -> str:
+def time_text(at_ms: int) -> str:
     """In UTC; the script of the page puts the reader's own time in its place."""
     if at_ms <= 0:
         return "never"
@@ -57,7 +57,7 @@ def moment_text(at_ms: int) -> str:
 
 
 def exact_text(at_ms: int) -> str:
-    """Like `moment_text`, with milliseconds: many messages may be stored within a second."""
+    """Like `time_text`, with milliseconds: many messages may be stored within a second."""
     if at_ms <= 0:
         return "never"
     day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms // 1000))
@@ -77,7 +77,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "count": count_text,
     "exact": exact_text,
     "is_job": is_job,
-    "moment": moment_text,
+    "timestamp": time_text,
     "percent": percent_text,
     "perm": perm_text,
     "rate": rate_text,

@@ -18,7 +18,7 @@ IN_VALUES_MAX: Final = 256
 """Strings in one IN list."""
 
 VISITS_MAX: Final = 1000
-"""Parts of an expression that are looked at for one message. Nothing counts them: evaluation visits
+"""Parts of an expression that are evaluated for one message. Nothing counts them: evaluation visits
 no part twice, and no part has less than one token of its own, so TOKENS_MAX holds this bound."""
 
 FINDS_MAX: Final = 3

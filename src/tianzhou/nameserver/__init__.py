@@ -1,1 +1,1 @@
-"""The name server: which brokers live, and which topics they hold. All of it is in memory."""
+"""The NameServer: the live brokers and their topics, in memory."""

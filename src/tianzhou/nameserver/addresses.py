@@ -1,9 +1,9 @@
-"""Addresses of brokers: which are sound, and under which one a client should be told.
+"""Addresses of brokers: validation, and the address that a client receives.
 
-A broker that nobody gave an address knows only what it is bound to, or what it made out about its
-machine. If it runs where the name server runs, the client already knows a better address: the one
-through which it reached the name server. So that is what it is told. An address that somebody
-chose is never changed.
+A broker without a configured address knows only the one it is bound to, or one it detected. If it
+runs on the same machine as the NameServer, the client already knows a better address: the one
+through which it reached the NameServer. The client receives that address. A configured address is
+never changed.
 """
 
 import ipaddress
@@ -21,10 +21,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
 
 
 def checked_address(text: str, *, may_be_any: bool = False) -> str:
-    """The address, if it is `host:port`, with brackets around IPv6. Raises UsageError.
+    """Return the address if it is `host:port`, with brackets around IPv6. Raises UsageError.
 
-    Nobody can mean to send clients to a multicast or link-local address, where the services of
-    clouds live that hand out secrets. Nor to 0.0.0.0, unless it will be replaced.
+    Clients must not be sent to a multicast or link-local address, where metadata services of clouds
+    hand out secrets, nor to 0.0.0.0 unless it will be replaced.
     """
     host, _, port = text.rpartition(":")
     if not _PORT.fullmatch(port) or not 0 < int(port) <= _PORT_MAX:
@@ -35,22 +35,23 @@ def checked_address(text: str, *, may_be_any: bool = False) -> str:
     if ip is not None and (
         ip.is_link_local or ip.is_multicast or (ip.is_unspecified and not may_be_any)
     ):
-        raise UsageError(f"address {text!r} is none that clients can be sent to")
+        raise UsageError(f"invalid address {text!r}: clients cannot connect to it")
     return text
 
 
 def is_same_host(*, remote: str, local: str) -> bool:
-    """Whether the peer of a connection runs on our machine.
+    """Whether the peer of a connection runs on this machine.
 
-    From loopback, or from the very address that it dialled: the system picks that as the source
-    when both ends are its own.
+    It connects from loopback or from the address that it connected to: the system uses that as the
+    source if both ends are local.
     """
     peer = _ip(remote.rpartition(":")[0])
     return peer is not None and (peer.is_loopback or peer == _ip(local.rpartition(":")[0]))
 
 
 def as_dialled(address: str, local: str) -> str:
-    """The address with the host through which a client reached us, if that says anything."""
+    """Return the address with the host through which a client reached this server, if it is
+    usable."""
     ip = _ip(local.rpartition(":")[0])
     if ip is None or ip.is_link_local or ip.is_unspecified:
         return address
@@ -62,7 +63,7 @@ def _in_brackets(host: str) -> str:
 
 
 def _ip_of_host(host: str) -> Ip | None:
-    """The IP address that stands for a host, where IPv6 must have brackets and no zone."""
+    """Parse a host as an IP address; IPv6 must have brackets and no zone."""
     if host.startswith("[") and host.endswith("]"):
         return _ip(host) if ":" in host and "%" not in host else None
     return _ip(host) if ":" not in host and not host.startswith("[") else None

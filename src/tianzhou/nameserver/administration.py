@@ -1,4 +1,4 @@
-"""Requests of administrators: values by key, write permissions, topics, settings."""
+"""Requests of administrators: key-value pairs, write permissions, topics, settings."""
 
 import tianzhou
 from tianzhou.base.errors import UsageError
@@ -73,7 +73,7 @@ def get_kv_list(state: State, request: Request) -> Reply:
     return reply_with(KVTable(table=dict(found)))
 
 
-# Brokers that are not here
+# Missing brokers
 
 
 def look(state: State, _: Request) -> Reply:
@@ -118,7 +118,8 @@ def add_write_perm(state: State, request: Request) -> Reply:
 
 
 def delete_topic(state: State, request: Request) -> Reply:
-    """From all brokers, or from those of one cluster. A broker that still has it brings it back."""
+    """Delete a topic from all brokers, or from those of one cluster. A broker that still has it
+    registers it again."""
     header = DeleteTopicInNameserverRequest.from_ext(request.header.ext)
     topics = state.routes.topics
     if header.cluster_name:
@@ -149,7 +150,7 @@ def _check_rows(state: State, topic: str, rows: tuple[QueueData, ...]) -> None:
         if not state.routes.has_broker(row.broker_name) or not is_sound(row):
             raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
-                f"broker {row.broker_name[:300]!r} is not registered, or its row is not sound",
+                f"broker {row.broker_name[:300]!r} is not registered, or its row is not valid",
             )
         state.routes.topics.check_room(row.broker_name, [topic])
 
@@ -162,7 +163,7 @@ def get_config(state: State, _: Request) -> Reply:
 
 
 def update_config(state: State, request: Request) -> Reply:
-    """All of what is asked, or nothing of it."""
+    """Apply all changes of settings, or none of them."""
     try:
         values = config.read_properties(request.body.decode())
     except UnicodeDecodeError:
@@ -173,7 +174,7 @@ def update_config(state: State, request: Request) -> Reply:
     if locked:
         raise RequestRejected(
             ResponseCode.NO_PERMISSION,
-            f"can not update config {', '.join(locked)[:1000]} while the name server runs",
+            f"can not update config {', '.join(locked)[:1000]} while the NameServer runs",
         )
     try:
         state.config = config.changed(state.config, values)

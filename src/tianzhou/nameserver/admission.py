@@ -1,8 +1,8 @@
-"""Who may change what the name server knows: who signs with the pair of the cluster.
+"""Admission of changes: requests that are signed with the cluster's credentials.
 
-Without a pair everybody may. With one, a request without the right signature gets NO_PERMISSION,
-always with the same words: a stranger learns nothing from them. What is learned stays here, for the
-log and for whoever asks why a broker is missing.
+Without credentials every request is admitted. With them, a request without the right signature gets
+NO_PERMISSION, always with the same text, so that an attacker learns nothing. The reason is only
+logged, and shown to operators who look for a missing broker.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from tianzhou.net.rpc import Request
 from tianzhou.wire.signing import ACCESS_KEY, SIGNATURE, Credentials
 
 REFUSAL: Final = (
-    "this NameServer is changed only by who signs with its cluster_credentials: set the same pair "
+    "this NameServer accepts only changes signed with its cluster_credentials: set the same pair "
     "as innerClientAuthenticationCredentials of a broker, in TIANZHOU_CREDENTIALS for commands, in "
     "conf/tools.yml for mqadmin"
 )
@@ -26,7 +26,7 @@ class Admission:
         self._pair = Credentials.read(config.cluster_credentials)
 
     def why_not(self, request: Request) -> str:
-        """In a few words, for our own log; empty if it may."""
+        """Return why a request is not admitted, for the log; empty if it is."""
         ext = request.header.ext
         if self._pair is None:
             return ""

@@ -1,4 +1,4 @@
-"""Brokers as the name server knows them: what one says of itself, and what is remembered of it.
+"""Brokers as the NameServer knows them: their registrations, and the state kept of them.
 
 A broker name stands for a group of processes with the same messages: the master with id 0, and
 slaves. Each has one address.
@@ -14,7 +14,7 @@ from tianzhou.wire.tables import DataVersion, TopicConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says in REGISTER_BROKER, already checked."""
+    """The validated contents of REGISTER_BROKER."""
 
     cluster: str
     broker_name: str
@@ -25,7 +25,8 @@ class Registration:
     """The address was not configured, and the broker runs on this machine."""
     timeout_s: float = 120.0
     acting_master: bool | None = None
-    """Whether the lowest slave stands in for the master. None: the broker is too old to say."""
+    """Whether the slave with the lowest id acts for the master. None: the broker is too old to
+    report it."""
     zone: str | None = None
     data_version: DataVersion = DataVersion()
     greets: bool = False
@@ -51,7 +52,8 @@ class Member:
     greets: bool = False
 
     def address_for(self, dialled: str | None) -> str:
-        """Its address for a client that reached us through this end of its connection."""
+        """Return its address for a client that reached the NameServer through this local
+        address."""
         return as_dialled(self.address, dialled) if self.by_dial and dialled else self.address
 
     def ha_address_for(self, dialled: str | None) -> str:
@@ -62,7 +64,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process that disappeared without unregistering, and what was known of its group."""
+    """A process that disappeared without unregistering, and the last known state of its group."""
 
     name: str
     broker_id: int

@@ -9,7 +9,7 @@ from tianzhou.wire.names import DEAD_LETTER_PREFIX, PERM_ALL, RETRY_PREFIX
 from tianzhou.wire.routes import QueueData
 from tianzhou.wire.tables import TopicConfig
 
-# Java calls a broker after its host unless told otherwise, so there may be dots.
+# Java names a broker after its host by default, so names may contain dots.
 _NAME: Final = re.compile(r"[%|A-Za-z0-9_.-]{1,255}")
 # Groups may be longer than topics, and their topics carry a prefix.
 _OF_GROUP: Final = re.compile(
@@ -17,30 +17,30 @@ _OF_GROUP: Final = re.compile(
 )
 
 QUEUES_MAX: Final = 65_536
-"""Clients make an object for each queue of a route."""
+"""Clients create an object for each queue of a route."""
 
 
 def checked_name(name: str, what: str) -> str:
-    """The name of a broker, a cluster or a zone. Raises UsageError."""
+    """Validate the name of a broker, a cluster or a zone. Raises UsageError."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{what} {name[:300]!r} is not made of 1 to 255 letters, digits and % | _ . - only"
+            f"{what} {name[:300]!r} must have 1 to 255 letters, digits and % | _ . - only"
         )
     return name
 
 
 def checked_topic_name(topic: str) -> str:
-    """The topic, if it is one that a broker may hold. Raises UsageError."""
+    """Validate a topic that a broker registers. Raises UsageError."""
     return topic if _OF_GROUP.fullmatch(topic) else checked_topic(topic)
 
 
 def sound_topics(
     configs: dict[str, TopicConfig], *, also: tuple[str, ...]
 ) -> tuple[TopicConfig, ...]:
-    """The topics whose names and numbers clients can use.
+    """Return the topics with valid names and numbers of queues.
 
-    The others are left out, not held against the broker: its good topics should have a route.
-    Every broker has topics named like itself and its cluster, whatever the rules for topics.
+    Invalid topics are left out instead of rejecting the broker: its other topics need a route.
+    Every broker has topics named after itself and its cluster, whatever the rules for topics.
     """
     return tuple(
         config
@@ -50,7 +50,7 @@ def sound_topics(
 
 
 def is_sound(shape: TopicConfig | QueueData) -> bool:
-    """Whether the numbers are ones that clients can use."""
+    """Whether clients can use these numbers of queues."""
     counts = shape.read_queue_nums, shape.write_queue_nums
     return (
         all(0 <= count <= QUEUES_MAX for count in counts)

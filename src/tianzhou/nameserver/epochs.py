@@ -26,7 +26,7 @@ class Latest(NamedTuple):
 
 
 class Epochs:
-    """Owner: the event loop of the name server."""
+    """The latest epoch of each group. Owner: the event loop of the NameServer."""
 
     def __init__(self, *, groups_max: int = GROUPS_MAX) -> None:
         self._latest: dict[str, Latest] = {}

@@ -51,10 +51,10 @@ def _up_s(state: State) -> float:
 
 def _why_no_route(state: State, topic: str) -> str:
     brokers = state.routes.broker_count
-    told = f"No topic route info in name server for the topic: {topic[:_TOPIC_SHOWN_MAX]}. "
+    remark = f"No topic route info in name server for the topic: {topic[:_TOPIC_SHOWN_MAX]}. "
     if not brokers:
-        return told + "No broker is registered here: is one running, and does it know this address?"
-    return told + (
+        return remark + "No broker is registered here: is one running with this NameServer address?"
+    return remark + (
         f"None of the {brokers} brokers registered here has it: create it with updateTopic, or "
         "send to it if its brokers may create topics"
     )
@@ -80,7 +80,7 @@ def get_topics_by_cluster(state: State, request: Request) -> Reply:
 
 
 def get_system_topics(state: State, request: Request) -> Reply:
-    """The topics that are named like clusters and brokers, and a broker to ask for the rest."""
+    """List the topics named after clusters and brokers, and a broker that knows the others."""
     table = state.routes.cluster_table(request.peer.local)
     names: dict[str, None] = {}
     for cluster, brokers in table.cluster_addr_table.items():
@@ -107,7 +107,7 @@ def _flagged(state: State, wanted: Callable[[int], bool]) -> Reply:
 
 StateHandler: TypeAlias = Callable[[State, Request], Reply]
 
-LOOKS: Final[Mapping[RequestCode, StateHandler]] = {
+READS: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.GET_KV_CONFIG: administration.get_kv_config,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route,
     RequestCode.GET_BROKER_CLUSTER_INFO: get_cluster_table,
@@ -122,7 +122,7 @@ LOOKS: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.GET_BROKER_MEMBER_GROUP: registrations.get_broker_member_group,
     RequestCode.VIEW_NAMESERVER: administration.look,
 }
-"""Requests that change nothing: everybody may ask."""
+"""Read requests, which every client may send."""
 
 CHANGES: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.PUT_KV_CONFIG: administration.put_kv_config,
@@ -138,15 +138,15 @@ CHANGES: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.BROKER_HEARTBEAT: registrations.broker_heartbeat,
     RequestCode.FORGET_BROKER: administration.forget_broker,
 }
-"""Requests of who is admitted. Those for a version and heartbeats keep a broker alive."""
+"""Requests that need admission. Version queries and heartbeats keep a broker alive."""
 
-HANDLERS: Final[Mapping[RequestCode, StateHandler]] = {**LOOKS, **CHANGES}
+HANDLERS: Final[Mapping[RequestCode, StateHandler]] = {**READS, **CHANGES}
 
 
 def handlers_of(state: State) -> dict[int, Handler]:
-    """By request code, ready for a router."""
-    looks: dict[int, Handler] = {code: partial(look, state) for code, look in LOOKS.items()}
-    return looks | {code: partial(_change, state, change) for code, change in CHANGES.items()}
+    """All handlers by request code, for a router."""
+    reads: dict[int, Handler] = {code: partial(read, state) for code, read in READS.items()}
+    return reads | {code: partial(_change, state, change) for code, change in CHANGES.items()}
 
 
 def _change(state: State, handler: StateHandler, request: Request) -> Reply:

@@ -1,7 +1,7 @@
-"""Values that administrators leave at the name server, by namespace and key.
+"""The key-value store of the NameServer: values that administrators set, by namespace and key.
 
-In memory only, like everything here: an order config that must outlive a restart of all name
-servers is set again by whoever sets it up. The one namespace with a meaning is the one below.
+In memory only, as in RocketMQ: after a restart of all NameServers an administrator must set the
+order configuration again. Only the namespace below has a meaning.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Topic to `broker-a:8;broker-b:8`: how many queues of an ordered topic each broker has."""
 
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""All keys and values. A namespace goes into one answer, and JSON may need more."""
+"""Total size of keys and values. A namespace is one response, in which JSON may need more."""
 
 
 EMPTIED_MAX: Final = 1_000
@@ -33,7 +33,7 @@ class KvTable:
         """Ordered by time; the namespace emptied longest ago is first."""
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """TableFull: nothing has changed."""
+        """Set a value. Raises TableFull without changing anything."""
         old = self._spaces.get(namespace, {}).get(key)
         size = self._bytes + _size(namespace, key, value)
         if old is not None:
@@ -64,7 +64,7 @@ class KvTable:
                 del self._emptied[next(iter(self._emptied))]
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Its keys and values; None if there is no such namespace."""
+        """Return the keys and values of a namespace; None if it does not exist."""
         found = self._spaces.get(namespace)
         return {} if found is None and namespace in self._emptied else found
 

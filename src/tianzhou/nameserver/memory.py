@@ -45,9 +45,14 @@ class Memory:
     """Owner: the event loop of the NameServer."""
 
     def __init__(
-        self, files: Files, directory: str, *, missing: MissingBrokers, epochs: Epochs,
+        self,
+        files: Files,
+        directory: str,
+        *,
+        missing: MissingBrokers,
+        epochs: Epochs,
         routes: RouteTable | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._files = files
         self._table = Table(files, f"{directory}/{NAME}", BodyReader(Remembered).read, Remembered())
         self._missing = missing

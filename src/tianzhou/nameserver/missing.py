@@ -41,9 +41,17 @@ NAMES_MAX: Final = 100
 RETURN_MS: Final = 60_000
 """How long a restarted NameServer waits for brokers: two registrations, one of which may fail."""
 _INTERNAL: Final = (
-    RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX, SYSTEM_PREFIX_OLD, SCHEDULE_TOPIC,
-    CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, BENCHMARK_TOPIC, DEFAULT_TOPIC,
-)  # fmt: skip
+    RETRY_PREFIX,
+    DEAD_LETTER_PREFIX,
+    SYSTEM_PREFIX,
+    SYSTEM_PREFIX_OLD,
+    SCHEDULE_TOPIC,
+    CHECKED_OUT_TOPIC,
+    SELF_TEST_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+)
 """Prefixes of the topics that brokers create for internal use."""
 
 

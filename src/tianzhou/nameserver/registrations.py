@@ -1,4 +1,4 @@
-"""Requests of brokers: register, unregister, heartbeat, versions, and who else is in the group."""
+"""Requests from brokers: register, unregister, heartbeat, topic versions, and group members."""
 
 from itertools import count
 from typing import Final
@@ -40,7 +40,7 @@ from tianzhou.wire.tables import KVTable, RegisterBrokerBody, decode_data_versio
 _TOKEN_CHARS_MAX: Final = 64
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 3_600_000
-"""Who asks for more would never be forgotten."""
+"""A broker with a longer timeout would never be removed."""
 
 
 def register_broker(state: State, request: Request) -> Reply:
@@ -65,9 +65,12 @@ def register_broker(state: State, request: Request) -> Reply:
     state.refusals.registered(wanted.broker_name, wanted.address)
     if verdict is not Verdict.OUTDATED:
         state.missing.registered(
-            wanted.broker_name, wanted.broker_id, wanted.address, was_known=was_known,
+            wanted.broker_name,
+            wanted.broker_id,
+            wanted.address,
+            was_known=was_known,
             has_master=state.routes.master_of(wanted.broker_name) is not None,
-        )  # fmt: skip
+        )
     if verdict is not Verdict.AGAIN:
         event = "broker.registered" if verdict is Verdict.FIRST else "broker.outdated"
         state.note(event, _facts(wanted.broker_name, wanted.address, request))
@@ -90,9 +93,7 @@ def _taken(state: State, request: Request, wanted: Registration) -> RequestRejec
     holder = state.routes.addresses_of(name)[broker_id]
     reason = f"broker {name} with id {broker_id} is registered at {holder} and alive"
     if state.refuse(request, kind="name_taken", reason=reason):
-        state.note(
-            "broker.refused", _facts(name, wanted.address, request) | {"reason": reason}
-        )  # fmt: skip
+        state.note("broker.refused", _facts(name, wanted.address, request) | {"reason": reason})
     return RequestRejected(
         ResponseCode.NO_PERMISSION,
         f"{reason}; set another brokerName for this broker, or stop the other one",
@@ -178,7 +179,8 @@ def broker_heartbeat(state: State, request: Request) -> Reply:
 
 
 def query_data_version(state: State, request: Request) -> Reply:
-    """Whether a full registration is wanted. If not, this counts as a sign of life."""
+    """Whether the broker must send a full registration. If not, the request counts as a
+    heartbeat."""
     header = QueryDataVersionRequest.from_ext(request.header.ext)
     known = state.routes.data_version_of(header.broker_name, header.broker_addr)
     is_changed = known is None or known != decode_data_version(request.body)

@@ -28,12 +28,12 @@ from tianzhou.wire.tables import DataVersion
 MEMBERS_MAX: Final = 10_000
 """Brokers alive at a time; the largest clusters known have some hundred."""
 
-# Brokers of one group tell each other through this topic who is there; they need the true ids.
+# Brokers of one group discover each other through this topic, so they need the real ids.
 _SYNC_PREFIX: Final = SYSTEM_PREFIX + "SYNC_BROKER_MEMBER_"
 
 
 class Verdict(enum.Enum):
-    """What became of a registration."""
+    """The outcome of a registration."""
 
     FIRST = "the broker is new here"
     AGAIN = "the broker was known"
@@ -57,7 +57,7 @@ class RouteTable:
         self.changes = 0
         """Incremented when a process joins or leaves."""
 
-    # What brokers say
+    # Requests of brokers
 
     def register(
         self, wanted: Registration, *, connection: object, now_s: float, drops_omitted: bool = False
@@ -66,7 +66,7 @@ class RouteTable:
         group = self._groups.get(wanted.broker_name)
         old = group.members.get(wanted.broker_id) if group else None
         if old is None and len(wanted.topics) == 1:
-            # One topic alone is a change to a table that we would have to know.
+            # A single topic is a change to a table that the NameServer must already know.
             return Verdict.NOT_ALONE
         # A replaced master must learn its successor, so epochs decide where both brokers have one.
         if _is_taken(old, wanted, connection, now_s) and self.epochs.admits(wanted):
@@ -89,7 +89,7 @@ class RouteTable:
         return Verdict.FIRST if old is None else Verdict.AGAIN
 
     def unregister(self, broker_name: str, address: str) -> bool:
-        """By address: a process that was replaced can't take its successor with it."""
+        """Remove a broker by address, so that a replaced process cannot remove its successor."""
         group = self._groups.get(broker_name)
         broker_id = group.id_of(address) if group else None
         if group is None or broker_id is None:
@@ -108,7 +108,7 @@ class RouteTable:
         member = self._member(broker_name, address)
         return member.data_version if member else None
 
-    # What time and connections say
+    # Timeouts and lost connections
 
     def evict(self, now_s: float) -> list[Lost]:
         """Remove brokers that were silent for too long."""
@@ -121,15 +121,15 @@ class RouteTable:
         return [self._lose(group, broker_id) for group, broker_id in late]
 
     def closed(self, connection: object) -> list[Lost]:
-        """A connection is gone, and with it the brokers that spoke through it last."""
+        """Remove the brokers whose last request came through this connection."""
         keys = sorted(self._of_link.get(connection, ()))
         return [self._lose(self._groups[name], broker_id) for name, broker_id in keys]
 
     def has_link(self, connection: object) -> bool:
-        """Whether a broker that lives spoke through this connection."""
+        """Whether a live broker registered through this connection."""
         return connection in self._of_link
 
-    # What clients ask. `dialled` is the end of their connection that is ours.
+    # Requests of clients. `dialled` is the local address of their connection.
 
     def route_of(
         self, topic: str, *, dialled: str | None = None, acting_master: bool = False
@@ -154,7 +154,7 @@ class RouteTable:
         )
 
     def addresses_of(self, broker_name: str, dialled: str | None = None) -> dict[int, str]:
-        """By broker id; empty for an unknown name."""
+        """Return the addresses of a broker by id; empty for an unknown name."""
         group = self._groups.get(broker_name)
         return group.addresses_for(dialled) if group else {}
 
@@ -163,24 +163,24 @@ class RouteTable:
         return group.members.get(MASTER_ID) if group else None
 
     def names_in(self, cluster: str) -> tuple[str, ...]:
-        """The broker names of a cluster."""
+        """Return the broker names of a cluster."""
         return tuple(group.name for group in self._groups.values() if group.cluster == cluster)
 
     def members(self) -> Iterator[tuple[BrokerGroup, int, Member]]:
-        """Every live process: its group, its id, and what is known of it."""
+        """Yield every live process: its group, its id and its registration."""
         for group in self._groups.values():
             for broker_id, member in group.members.items():
                 yield group, broker_id, member
 
     @property
     def broker_count(self) -> int:
-        """How many broker names live here."""
+        """The number of broker names."""
         return len(self._groups)
 
     def has_broker(self, broker_name: str) -> bool:
         return broker_name in self._groups
 
-    # How it is done
+    # Details
 
     def _member(self, broker_name: str, address: str) -> Member | None:
         group = self._groups.get(broker_name)
@@ -190,11 +190,11 @@ class RouteTable:
     def _check_room(self, wanted: Registration, *, is_new: bool) -> None:
         count = sum(len(group.members) for group in self._groups.values())
         if is_new and count >= self._members_max:
-            raise TableFull(f"{count} brokers are registered; no more fit")
+            raise TableFull(f"{count} brokers are registered, which is the limit")
         self.topics.check_room(wanted.broker_name, [topic.topic_name for topic in wanted.topics])
 
     def _leave_other_id(self, group: BrokerGroup, wanted: Registration) -> None:
-        """A slave that became master does not keep its old id."""
+        """Remove the old id of a slave that became master."""
         broker_id = group.id_of(wanted.address)
         if broker_id is not None and broker_id != wanted.broker_id:
             self._leave(group, broker_id)
@@ -229,7 +229,7 @@ class RouteTable:
             del self._groups[group.name]
             self.topics.drop_broker(group.name)
         elif group.acting_master and MASTER_ID not in group.members:
-            # A slave stands in for the master; it can be read, not written.
+            # A slave that acts for the master can be read but not written.
             self.topics.wipe_write(group.name)
 
     def _lose(self, group: BrokerGroup, broker_id: int) -> Lost:
@@ -243,7 +243,8 @@ class RouteTable:
         self, group: BrokerGroup, wanted: Registration, old: Member | None, *, drops_omitted: bool
     ) -> None:
         is_master = wanted.broker_id == MASTER_ID
-        # Java 4 does not say whether it acts; then slaves say nothing about topics.
+        # Java 4 does not report whether a slave acts for its master; its slaves do not describe
+        # topics.
         acts = wanted.acting_master is not None and wanted.broker_id == min(group.members)
         if not is_master and not acts:
             return
@@ -251,7 +252,7 @@ class RouteTable:
             self.topics.keep_only(group.name, {topic.topic_name for topic in wanted.topics})
         changed = old is None or old.address != wanted.address
         changed = changed or old is None or old.data_version != wanted.data_version
-        # What is not new stays as it is: an administrator may have taken the write permission.
+        # Known topics stay unchanged: an administrator may have removed the write permission.
         fresh = (
             topic
             for topic in wanted.topics
@@ -292,7 +293,7 @@ def _knows_more(old: Member | None, wanted: Registration) -> bool:
 
 
 def _with_acting_master(broker: BrokerData, row: QueueData) -> BrokerData:
-    """The lowest slave under the id of the master, if it stands in for it."""
+    """Return the slave with the lowest id under the id of the master, if it acts for the master."""
     addresses = broker.broker_addrs
     if MASTER_ID in addresses or not broker.enable_acting_master or row.perm & PERM_WRITE:
         return broker
@@ -302,7 +303,7 @@ def _with_acting_master(broker: BrokerData, row: QueueData) -> BrokerData:
 
 
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Only what is near, as far as anything is.
+    """Keep only brokers near the client, if there are any.
 
     Brokers without a master stay: their slaves are read wherever they are.
     """

@@ -21,10 +21,11 @@ from tianzhou.nameserver.memory import Memory
 from tianzhou.nameserver.missing import MissingBrokers
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.nameserver.state import State
+from tianzhou.net.acceptor import bind
 from tianzhou.net.limits import NAMESERVER_PORT
 from tianzhou.net.rearm import rearm
 from tianzhou.net.router import RequestRouter
-from tianzhou.net.server import Server, bind
+from tianzhou.net.server import Server
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.files import RealFiles
 from tianzhou.wire.frame import FrameBatch
@@ -33,7 +34,7 @@ log: Final = logging.getLogger("tianzhou.nameserver")
 
 
 class NameServer:
-    """Owner: the event loop. Make it, start it and close it there."""
+    """A NameServer. Owner: the event loop in which it is created, started and closed."""
 
     def __init__(self, config: NameServerConfig, clock: Clock) -> None:
         self._state = State(clock=clock, config=config, note=_log_event)
@@ -44,13 +45,16 @@ class NameServer:
         self._memory: Memory | None = None
         if config.data_dir:
             self._memory = Memory(
-                RealFiles(), config.data_dir, missing=self.missing, epochs=self.routes.epochs,
+                RealFiles(),
+                config.data_dir,
+                missing=self.missing,
+                epochs=self.routes.epochs,
                 routes=self.routes,
-            )  # fmt: skip
+            )
 
     @property
     def config(self) -> NameServerConfig:
-        """As it is now: some settings can be changed by request."""
+        """The current settings: some can be changed by request."""
         return self._state.config
 
     @property
@@ -62,8 +66,8 @@ class NameServer:
         return self._state.missing
 
     async def start(self, host: str | None = None, port: int | None = None) -> int:
-        """Listen, where the settings say unless told otherwise; the port that it became."""
-        assert self._server is None, "a name server is started once"
+        """Listen on the address from the settings, or on the one given. Returns the port."""
+        assert self._server is None, "a NameServer is started only once"
         config = self.config
         port_limits = replace(NAMESERVER_PORT, connections_max=config.connections_max)
         self._server = Server(self, port=port_limits)
@@ -78,7 +82,7 @@ class NameServer:
         return bound.getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening, let answers leave, close all connections."""
+        """Stop listening, send queued responses and close all connections."""
         self._is_closing = True
         if self._scanner is not None:
             self._scanner.cancel()
@@ -88,19 +92,22 @@ class NameServer:
             await self._memory.close()
 
     def scan(self) -> None:
-        """Forget brokers that were silent too long, and miss those that did not come back."""
+        """Remove brokers that were silent too long, and report those that did not return as
+        missing."""
         for row in self.missing.overdue(self._state.clock.now_ms()):
             log.warning(
                 "broker.not_back",
                 extra={
-                    "broker": row.name, "id": row.broker_id, "address": row.address,
+                    "broker": row.name,
+                    "id": row.broker_id,
+                    "address": row.address,
                     "remedy": f"start it; if it was retired: tianzhou broker forget {row.name}",
                 },
-            )  # fmt: skip
+            )
         for lost in self.routes.evict(self._state.clock.monotonic_s()):
             log.warning("broker.expired", extra=self._lost(lost, "expired"))
             member = lost.member
-            # A connection that other brokers still use stays; they are as alive as before.
+            # A connection that other live brokers use stays open.
             if isinstance(member.connection, ServerConnection) and not self.routes.has_link(
                 member.connection
             ):
@@ -134,7 +141,7 @@ class NameServer:
 
     def closed(self, connection: ServerConnection) -> None:
         if self._is_closing:
-            return  # the brokers are there; the NameServer leaves
+            return  # the NameServer is stopping; the brokers are still alive
         for lost in self.routes.closed(connection):
             log.warning("broker.disconnected", extra=self._lost(lost, "disconnected"))
         self._remember()

@@ -1,4 +1,4 @@
-"""What the handlers of the name server work on, and how they make an answer of it."""
+"""The state that the NameServer's handlers share, and the encoding of their responses."""
 
 import re
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from tianzhou.wire.routes import (
 )
 
 Note: TypeAlias = Callable[[str, dict[str, str]], None]
-"""Told what happened, in the form noun.verb, and the facts of it."""
+"""Called with an event name such as `broker.lost`, and its fields."""
 
 STANDARD_JSON_VERSION: Final = 401
-"""V4_9_4. Who is older expects numbers as keys without quotes, as fastjson writes them."""
+"""V4_9_4. Older clients expect numeric keys without quotes, as fastjson writes them."""
 
 _BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEADER_BYTES_MAX
 _ADDRESSES: Final = re.compile(rb'"brokerAddrs":\{("[0-9][^{}]*)\}')
@@ -42,7 +42,7 @@ def note_nothing(_: str, __: dict[str, str]) -> None:
 
 @dataclass(slots=True)
 class State:
-    """Owner: the event loop of the name server."""
+    """The tables of a NameServer. Owner: its event loop."""
 
     clock: Clock
     config: NameServerConfig = NameServerConfig()
@@ -59,7 +59,8 @@ class State:
         self.started_s = self.clock.monotonic_s()
 
     def admit(self, request: Request) -> None:
-        """Before anything is changed. Raises RequestRejected."""
+        """Check whether a peer may change state, before anything is changed. Raises
+        RequestRejected."""
         reason = self.admission.why_not(request)
         if not reason:
             return
@@ -91,7 +92,7 @@ def reply_with(body: object) -> Reply:
 def reply_with_addresses(
     body: TopicRouteData | ClusterTable | BrokerMemberGroupAnswer, *, standard: bool
 ) -> Reply:
-    """Standard JSON with everything but ASCII escaped, or what old Java clients expect."""
+    """Encode a response as ASCII-only standard JSON, or as old Java clients expect it."""
     return _checked(encode_routes(body) if standard else bare_keys(encode(body)))
 
 
@@ -100,10 +101,10 @@ def reads_standard_json(header: Header) -> bool:
 
 
 def bare_keys(data: bytes) -> bytes:
-    """The same with bare broker ids: `{0:"h:1"}`.
+    """Encode with unquoted broker ids: `{0:"h:1"}`.
 
-    Addresses and names were checked when they came in: there is no quote and no bracket in them
-    that could be taken for one of JSON, except the pair around an IPv6 address.
+    Addresses and names were validated on registration: they contain no quote, and no bracket that
+    could be mistaken for JSON except the pair around an IPv6 address.
     """
     return _ADDRESSES.sub(lambda found: _KEY.sub(rb'\1:"', found[0]), data)
 
@@ -112,6 +113,6 @@ def _checked(data: bytes) -> Reply:
     if len(data) > _BODY_BYTES_MAX:
         raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
-            f"the answer has {len(data)} bytes; {_BODY_BYTES_MAX} fit into a frame",
+            f"the response has {len(data)} bytes; a frame holds at most {_BODY_BYTES_MAX}",
         )
     return Reply(body=data)

@@ -1,7 +1,7 @@
-"""Which broker names hold queues of which topics.
+"""The topics and the names of the brokers that hold their queues.
 
-Two dictionaries say the same from both sides: by topic for clients, by broker name for the day a
-broker leaves. It knows nothing of whether a broker lives.
+Two dictionaries hold the same pairs: by topic for clients, and by broker name for the removal of a
+broker. Whether a broker is alive is not known here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from tianzhou.wire.routes import QueueData
 from tianzhou.wire.tables import TopicConfig
 
 TOPICS_MAX: Final = 100_000
-"""All their names must go into one answer."""
+"""The names of all topics must fit into one response."""
 ROWS_MAX: Final = 1_000_000
 """Pairs of topic and broker name, about 100 bytes each."""
 
@@ -25,7 +25,7 @@ class TableFull(TianzhouError):
 
 
 class TopicTable:
-    """Owner: the event loop of the name server.
+    """The queues of each topic by broker. Owner: the event loop of the NameServer.
 
     Invariant: broker in _rows[topic] if and only if topic in _of_broker[broker]; none is empty
     """
@@ -36,22 +36,23 @@ class TopicTable:
         self._topics_max = topics_max
         self._rows_max = rows_max
 
-    # Questions
+    # Queries
 
     def rows_of(self, topic: str) -> Mapping[str, QueueData]:
-        """By broker name; empty for an unknown topic."""
+        """Return the queues of a topic by broker name; empty for an unknown topic."""
         return self._rows.get(topic, {})
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
 
     def names_of(self, brokers: Iterable[str]) -> tuple[str, ...]:
-        """The topics that any of these brokers holds, each once."""
+        """Return the topics that any of these brokers holds."""
         found = (topic for name in brokers for topic in self._of_broker.get(name, ()))
         return tuple(dict.fromkeys(found))
 
     def names_with(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
-        """The topics whose first row has such a system flag, as Java looks at it."""
+        """Return the topics whose first row has this system flag; Java checks the first row
+        only."""
         return tuple(
             topic
             for topic, rows in self._rows.items()
@@ -59,7 +60,7 @@ class TopicTable:
         )
 
     def rows_of_broker(self, broker: str) -> dict[str, QueueData]:
-        """By topic."""
+        """Return all rows by topic."""
         return {topic: self._rows[topic][broker] for topic in self._of_broker.get(broker, ())}
 
     def has(self, topic: str, broker: str) -> bool:
@@ -68,28 +69,28 @@ class TopicTable:
     # Changes
 
     def check_room(self, broker: str, topics: Collection[str]) -> None:
-        """Raise TableFull before anything has changed."""
+        """Raise TableFull if these topics do not fit; nothing has changed then."""
         fresh = sum(topic not in self._rows for topic in topics)
         if len(self._rows) + fresh > self._topics_max:
-            raise TableFull(f"{len(self._rows)} topics and {fresh} more; {self._topics_max} fit")
+            raise TableFull(f"{len(self._rows)} topics and {fresh} more exceed {self._topics_max}")
         held = self._of_broker.get(broker, set())
         rows = sum(map(len, self._of_broker.values())) + sum(t not in held for t in topics)
         if rows > self._rows_max:
-            raise TableFull(f"{rows} pairs of topic and broker; {self._rows_max} fit")
+            raise TableFull(f"{rows} pairs of topic and broker exceed {self._rows_max}")
 
     def put(self, topic: str, row: QueueData) -> None:
         self._rows.setdefault(topic, {})[row.broker_name] = row
         self._of_broker.setdefault(row.broker_name, set()).add(topic)
 
     def take_over(self, broker: str, configs: Iterable[TopicConfig], *, writable: bool) -> None:
-        """Put what a broker says about its topics."""
+        """Store the topics of a broker."""
         seen: dict[tuple[int, int, int, int], QueueData] = {}
         for config in configs:
             perm = config.perm if writable else config.perm & ~PERM_WRITE
             shape = perm, config.read_queue_nums, config.write_queue_nums, config.topic_sys_flag
             row = seen.get(shape)
             if row is None:
-                # Most topics of a broker are alike; one object for all of them.
+                # Most topics of a broker have equal queues, so they share one object.
                 row = seen[shape] = QueueData(
                     broker_name=broker,
                     perm=perm,
@@ -127,7 +128,8 @@ class TopicTable:
         return self._change(broker, lambda perm: perm & ~PERM_WRITE)
 
     def add_write(self, broker: str) -> int:
-        """Everybody may read and write all its topics: what they were before is not known."""
+        """Make all topics of a broker readable and writable: their earlier permissions are not
+        known."""
         return self._change(broker, lambda _: PERM_READ_WRITE)
 
     def _change(self, broker: str, perm_from: Callable[[int], int]) -> int:

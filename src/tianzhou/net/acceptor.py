@@ -1,26 +1,20 @@
-"""Admission of connections: one mechanism for every port that Tianzhou listens on.
+"""Listening sockets: the one module that binds and accepts, for every port that Tianzhou serves.
 
-Every descriptor that a connection takes is one less for the store's files. So connections are
-counted at accept, before anything is allocated for them, and the ports of a process together never
-exceed the `DescriptorBudget`.
-
-A new connection is *unproven*: the peer has only connected. The owner of the port calls
-`Slot.prove` when the peer has sent a valid frame, a request or a proof of the secret. Unproven
-connections have an absolute deadline, however many bytes they send, and a separate limit; beyond it
-the oldest is closed to make room, because a legitimate peer proves itself within milliseconds.
-Proven connections are never closed to make room; beyond their limit the new connection is closed.
+The ports are those of the broker (and its VIP port), the NameServer, HA replication, Raft and HTTP.
+TLS for servers belongs here: `Acceptor` turns accepted sockets into transports. Whether a
+connection is accepted is decided in `net/admission.py`.
 """
 
 import asyncio
-import ipaddress
+import errno
 import logging
 import socket
-from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tianzhou.net.limits import PortLimits, connection_budget
+from tianzhou.net.admission import PROCESS_BUDGET, DescriptorBudget, PortAdmission, Slot, source_of
+from tianzhou.net.limits import PortLimits
 from tianzhou.net.rearm import rearm
 
 log: Final = logging.getLogger("tianzhou.net")
@@ -31,87 +25,68 @@ make room keeps its descriptor until the end of the round, so this is also how f
 its share."""
 BACKLOG: Final = 1_024
 """The accept backlog in the kernel, where connections cost no descriptor."""
-FULL_S: Final = 60.0
-"""How long after the last refusal a port still counts as full."""
 RETRY_S: Final = 0.1
 """How long a listener pauses after accept failed, usually because no descriptor was free."""
 
 
-class DescriptorBudget:
-    """Descriptors for connections, divided among the listening ports by their weights.
+class CannotListen(OSError):
+    """An address or port on which this process cannot listen."""
 
-    Owner: the event loop. There is one per process, because the limit is one per process.
+    def __init__(self, code: int | None, where: str, reason: str) -> None:
+        super().__init__(code, f"cannot listen on {where}: {reason}")
+        self.reason = reason
+        """The cause without the address, for callers that name the address themselves."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to this address; port 0 selects a free one.
+
+    Clients cannot connect before `Acceptor.listen`. Raises CannotListen.
     """
-
-    def __init__(self, total: Callable[[], int] = connection_budget) -> None:
-        self._measure = total
-        self._total = 0
-        self._ports: tuple[Acceptor, ...] = ()
-        """Replaced, never mutated: a test may run several loops in one process."""
-
-    def join(self, port: "Acceptor") -> None:
-        """Add a port that starts to listen; descriptors that are already open are not divided."""
-        self._total = self._measure() + sum(other.count for other in self._ports)
-        self._ports = (*self._ports, port)
-
-    def leave(self, port: "Acceptor") -> None:
-        self._ports = tuple(other for other in self._ports if other is not port)
-
-    def share(self, port: "Acceptor") -> int:
-        """How many connections the port may have; all shares together are at most the budget."""
-        weights = sum(other.limits.weight for other in self._ports)
-        return max(1, self._total * port.limits.weight // max(1, weights))
-
-    def full_ports(self) -> "list[Acceptor]":
-        """Ports that closed connections for lack of room in the last minute."""
-        return sorted(
-            (port for port in self._ports if port.is_full), key=lambda port: port.limits.name
-        )
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether all ports together have used up the budget: shares shrink when a port joins
-        later."""
-        return sum(port.count for port in self._ports) >= self._total
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        reason = f"not an address of this machine ({error.strerror})"
+        raise CannotListen(error.errno, repr(host), reason) from error
+    except UnicodeError as error:
+        raise CannotListen(errno.EADDRNOTAVAIL, repr(host), "not a valid host name") from error
+    bound = socket.socket(family, kind, proto)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(error.errno, f"{host}:{port}", str(error.strerror)) from error
+    return bound
 
 
-PROCESS_BUDGET: Final = DescriptorBudget()
+def bind_and_queue(host: str, port: int) -> socket.socket:
+    """Return a bound socket whose connections wait in the kernel until an acceptor serves them.
+
+    Unlike `bind`, it fails if another process listens on the same port. Raises CannotListen.
+    """
+    bound = bind(host, port)
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(error.errno, f"{host}:{port}", str(error.strerror)) from error
+    return bound
 
 
-class Slot:
-    """The slot of one connection. Its protocol must call `release` when the connection ends."""
-
-    __slots__ = ("_acceptor", "_is_held", "_transport", "is_proven", "source")
-
-    def __init__(self, acceptor: "Acceptor", source: str) -> None:
-        self._acceptor = acceptor
-        self._transport: asyncio.Transport | None = None
-        self._is_held = True
-        self.source = source
-        """The address that the connection counts for; empty if it counts for none."""
-        self.is_proven = False
-
-    def prove(self) -> bool:
-        """Record that the peer has proven itself; False if there is no slot for another proven
-        peer."""
-        return self.is_proven or self._acceptor.prove(self)
-
-    def release(self) -> None:
-        """Release the slot. Calls after the first do nothing."""
-        if self._is_held:
-            self._is_held = False
-            self._acceptor.released(self)
-
-    def attach(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        if not self._is_held:
-            transport.abort()
-
-    def drop(self) -> None:
-        """Close the connection at once."""
-        self.release()
-        if self._transport is not None:
-            self._transport.abort()
+def free_port_pair(host: str) -> int:
+    """Return the first of two adjacent free ports."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind((host, 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind((host, port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 class Acceptor:
@@ -125,30 +100,18 @@ class Acceptor:
         budget: DescriptorBudget = PROCESS_BUDGET,
     ) -> None:
         """`factory` creates the protocol of an admitted connection."""
-        self.limits = limits
+        self.admission = PortAdmission(limits, budget)
         self._factory = factory
-        self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._listeners: list[socket.socket] = []
         self._attaching: set[asyncio.Task[None]] = set()
-        self._unproven: OrderedDict[Slot, float] = OrderedDict()
-        """Oldest first, with the time at which each was accepted."""
-        self._unproven_of: dict[str, OrderedDict[Slot, None]] = {}
-        self._proven: set[Slot] = set()
-        self._of_source: Counter[str] = Counter()
-        self._timer: asyncio.TimerHandle | None = None
-        self._refused_at = -FULL_S
-        self.refused_count = 0
-        """Connections closed at the limit: new ones, and old ones to make room."""
-        self.expired_count = 0
-        """Connections closed because the peer proved nothing in time."""
 
     def listen(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket, which `close` closes."""
         bound.listen(BACKLOG)
         bound.setblocking(False)
         if not self._listeners:
-            self._budget.join(self)
+            self.admission.open()
         self._listeners.append(bound)
         self._loop.add_reader(bound.fileno(), self._accept, bound)
 
@@ -161,25 +124,9 @@ class Acceptor:
     def close(self) -> None:
         """Stop listening and drop all slots; the protocols close their own connections."""
         self.stop_listening()
-        self._budget.leave(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self.admission.close()
         for task in tuple(self._attaching):
             task.cancel()
-
-    @property
-    def count(self) -> int:
-        return len(self._proven) + len(self._unproven)
-
-    @property
-    def is_full(self) -> bool:
-        return self._loop.time() - self._refused_at < FULL_S
-
-    @property
-    def proven_count(self) -> int:
-        return len(self._proven)
-
-    # Accepting
 
     def _accept(self, bound: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_ROUND):
@@ -192,7 +139,7 @@ class Acceptor:
             except (OSError, MemoryError) as error:
                 self._rest(bound, error)
                 return
-            slot = self._admit(source_of(str(address[0])))
+            slot = self.admission.admit(source_of(str(address[0])))
             if slot is None:
                 accepted.close()
                 self._log_refused(f"{address[0]}:{address[1]}")
@@ -220,142 +167,20 @@ class Acceptor:
         log.error(
             "accept.failed",
             extra={
-                "port": self.limits.name, "reason": str(error) or "out of memory",
+                "port": self.admission.limits.name,
+                "reason": str(error) or "out of memory",
                 "remedy": "raise the limit of open files (ulimit -n) or of memory, or close other "
                 "connections",
             },
-        )  # fmt: skip
+        )
 
     def _resume(self, bound: socket.socket) -> None:
         if bound in self._listeners:
             self._loop.add_reader(bound.fileno(), self._accept, bound)
 
     def _log_refused(self, peer: str) -> None:
+        admission = self.admission
         log.warning(
             "connection.refused",
-            extra={"port": self.limits.name, "peer": peer, "connections": self.count},
+            extra={"port": admission.limits.name, "peer": peer, "connections": admission.count},
         )
-
-    # Counting
-
-    @property
-    def _total_max(self) -> int:
-        return min(self.limits.connections_max, self._budget.share(self))
-
-    @property
-    def _unproven_max(self) -> int:
-        """At most half of the port, so that unproven peers never crowd out proven ones."""
-        return max(1, min(self.limits.unproven_max, self._total_max // 2))
-
-    @property
-    def _proven_max(self) -> int:
-        kept_free = self._unproven_max if self.limits.serves_unproven else 0
-        return max(1, self._total_max - kept_free)
-
-    @property
-    def _per_source_total_max(self) -> int:
-        """One address, too, must not fill the port with proven connections if unproven ones are to
-        be served: health requests may come from the address of a busy proxy."""
-        limits = self.limits
-        kept_free = limits.unproven_per_source_max if limits.serves_unproven else 0
-        return limits.per_source_max + kept_free
-
-    def _has_room_for_source(self, source: str) -> bool:
-        """Whether the address may have another proven connection."""
-        proven = self._of_source[source] - len(self._unproven_of.get(source, ()))
-        return not source or proven < self.limits.per_source_max
-
-    def _admit(self, source: str) -> Slot | None:
-        limits = self.limits
-        of_source = self._unproven_of.get(source, OrderedDict[Slot, None]())
-        if source and (
-            len(of_source) >= limits.unproven_per_source_max
-            or self._of_source[source] >= self._per_source_total_max
-        ):
-            if not of_source:
-                self._count_refused()
-                return None
-            self._make_room(next(iter(of_source)))
-        if (
-            len(self._unproven) >= self._unproven_max
-            or self.count >= self._total_max
-            or self._budget.is_spent
-        ):
-            if not self._unproven:
-                self._count_refused()
-                return None
-            self._make_room(next(iter(self._unproven)))
-        slot = Slot(self, source)
-        self._unproven[slot] = self._loop.time()
-        if source:
-            self._of_source[source] += 1
-            self._unproven_of.setdefault(source, OrderedDict())[slot] = None
-        if self._timer is None:
-            self._timer = self._loop.call_later(limits.prove_s, self._expire)
-        return slot
-
-    def _make_room(self, oldest: Slot) -> None:
-        self._count_refused()
-        oldest.drop()
-
-    def _count_refused(self) -> None:
-        self.refused_count += 1
-        self._refused_at = self._loop.time()
-
-    def prove(self, slot: Slot) -> bool:
-        """Called by a slot."""
-        if slot not in self._unproven or len(self._proven) >= self._proven_max:
-            return False
-        if not self._has_room_for_source(slot.source):
-            return False
-        self._forget_unproven(slot)
-        self._proven.add(slot)
-        slot.is_proven = True
-        return True
-
-    def released(self, slot: Slot) -> None:
-        """Called by a slot, once."""
-        if slot.is_proven:
-            self._proven.discard(slot)
-        else:
-            self._forget_unproven(slot)
-        if slot.source:
-            self._of_source[slot.source] -= 1
-            if not self._of_source[slot.source]:
-                del self._of_source[slot.source]
-
-    def _forget_unproven(self, slot: Slot) -> None:
-        del self._unproven[slot]
-        if slot.source:
-            of_source = self._unproven_of[slot.source]
-            del of_source[slot]
-            if not of_source:
-                del self._unproven_of[slot.source]
-
-    def _expire(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._unproven:
-            oldest, since = next(iter(self._unproven.items()))
-            if since + self.limits.prove_s > now:
-                self._timer = self._loop.call_at(since + self.limits.prove_s, self._expire)
-                return
-            self.expired_count += 1
-            oldest.drop()
-
-
-def source_of(host: str) -> str:
-    """The address that a connection counts for; empty for this machine, whose tools open many.
-
-    An IPv6 network of 64 bits counts as one: its owner chooses the rest freely.
-    """
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            network = ipaddress.IPv6Network((address, 64), strict=False)
-            return "" if address.is_loopback else str(network)
-        address = address.ipv4_mapped
-    return "" if address.is_loopback else str(address)

@@ -1,10 +1,10 @@
-"""A plain blocking connection, for commands and executors: one question at a time."""
+"""A simple blocking connection for commands: one request at a time."""
 
-import socket
 from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import Retry, TianzhouError
+from tianzhou.net.connect import connect_blocking
 from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import FrameBuffer
 from tianzhou.wire.header import Header
@@ -13,19 +13,19 @@ TIMEOUT_S: Final = 5.0
 
 
 class Unreachable(TianzhouError):
-    """No server answers at an address."""
+    """No server responds at an address."""
 
     retry = Retry.OTHER_BROKER
 
 
 class BlockingPeer:
-    """Owner: the thread that made it."""
+    """A connection for one request at a time. Owner: the thread that created it."""
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
         self._address = address
         host, _, port = address.rpartition(":")
         try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+            self._socket = connect_blocking(host.strip("[]"), int(port), timeout_s=timeout_s)
         except (OSError, ValueError) as error:
             raise Unreachable(f"nothing answers at {address}: {error}") from error
         self._buffer = FrameBuffer()
@@ -34,7 +34,8 @@ class BlockingPeer:
     def call(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b""
     ) -> tuple[Header, bytes]:
-        """The answer to a request, whatever its code. Requests of the peer are passed over."""
+        """Send a request and return its response, whatever its code. Requests of the peer are
+        ignored. Raises Unreachable."""
         self._opaque += 1
         header = Header(code=code, opaque=self._opaque, ext=ext or {})
         try:

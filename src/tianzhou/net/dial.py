@@ -1,8 +1,9 @@
-"""Connections that a broker opens: to name servers, and to its master."""
+"""Request connections that a broker opens: to NameServers and to its master."""
 
 import asyncio
 from typing import Final
 
+from tianzhou.net.connect import connect
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.server_connection import ServerConnection, Shared
 from tianzhou.wire.codec import decode_header
@@ -12,7 +13,7 @@ CONNECT_S: Final = 3.0
 
 
 class _Caller:
-    """Takes answers; a request from the other side is not expected and not answered."""
+    """Handles responses; requests from the other side are ignored."""
 
     def opened(self, connection: ServerConnection) -> None:
         pass
@@ -29,14 +30,7 @@ class _Caller:
 
 async def dial(host: str, port: int) -> ServerConnection:
     """Connect. Raises OSError or TimeoutError."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            _, connection = await loop.create_connection(
-                lambda: ServerConnection(_Caller(), loop, Shared(NetLimits(), FrameBuffer())),
-                host,
-                port,
-            )
-    except UnicodeError as error:
-        raise OSError(f"{host!r} is not a valid host name") from error
-    return connection
+    loop, shared = asyncio.get_running_loop(), Shared(NetLimits(), FrameBuffer())
+    return await connect(
+        lambda: ServerConnection(_Caller(), loop, shared), host, port, timeout_s=CONNECT_S
+    )

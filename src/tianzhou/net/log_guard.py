@@ -79,8 +79,8 @@ def _is_power_of_ten(count: int) -> bool:
 
 
 def one_entry(text: str) -> str:
-    """Text that may hold anything, as one entry of a log: what looks like a second entry is
-    indented, and no sign does anything to a terminal."""
+    """Format untrusted text as one log entry: later lines are indented, so that none passes for
+    a second entry, and control characters are escaped."""
     shown = "".join(
         sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1]
         for sign in text[:TEXT_CHARS_MAX]

@@ -54,6 +54,9 @@ class _OpenGate:
         return False
 
 
+RunLater = Callable[[Callable[[], None]], object]
+
+
 class RequestRouter:
     def __init__(
         self,
@@ -61,20 +64,21 @@ class RequestRouter:
         gate: Gate | None = None,
         *,
         refused: Callable[[int], None] = lambda _code: None,
+        run_later: RunLater | None = None,
     ) -> None:
-        """`refused` is called with the code of every response that is an error."""
+        """`refused` is called with the code of every response that is an error. `run_later`
+        schedules a call in a later round of the loop; without it all steps of a request run at
+        once."""
         self._handlers = handlers
         self._gate = gate or _OpenGate()
         self._refused = refused
-        self.run_later: Callable[[Callable[[], None]], object] | None = None
-        """Schedules a call in a later round of the loop. The server sets it; without it all steps
-        of a request run at once."""
+        self.run_later = run_later
         self._unfinished: deque[tuple[Request, Steps[Reply]]] = deque()
         self.failed_count = 0
         """Requests that ended in an unexpected exception."""
 
     def frame(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
-        """Answer one frame of a batch. ProtocolError: the header is unreadable."""
+        """Handle one frame of a batch. Raises ProtocolError if the header is unreadable."""
         header = decode_header(batch.header(index), batch.serialise_types[index])
         body = bytes(batch.body(index))
         if header.is_response:

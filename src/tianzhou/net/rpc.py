@@ -1,8 +1,8 @@
-"""One request and its answer, for everything that is not on the hot path.
+"""Requests and responses of everything that is not on the hot path.
 
-A handler is a plain function: it takes a `Request` and returns a `Reply`, or None when the answer
-comes later or never. What it can't do it says by raising `RequestRejected`, which becomes an answer
-with that code and text; other exceptions of ours become SYSTEM_ERROR with their message.
+A handler is a plain function: it takes a `Request` and returns a `Reply`, or None if the response
+is sent later or never. It raises `RequestRejected` to send a response with that code and text;
+other Tianzhou errors become SYSTEM_ERROR with their message.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tianzhou.base.steps import Steps
 from tianzhou.wire.header import Header, SerialiseType
 
 OnAnswer = Callable[[Header | None, bytes], None]
-"""Called with the answer and its body; with None when the peer is gone or took too long."""
+"""Called with the response and its body, or with None after a timeout or a lost connection."""
 
 
 class Peer(Protocol):
@@ -31,29 +31,29 @@ class Peer(Protocol):
 
     @property
     def remote_host(self) -> bytes:
-        """The same as 8 or 20 bytes, as records carry it."""
+        """The same as 8 or 20 bytes, as stored in records."""
         ...
 
     @property
     def local(self) -> str:
-        """`address:port` through which the peer reached us."""
+        """`address:port` to which the peer connected."""
         ...
 
     @property
     def is_open(self) -> bool: ...
 
     def send(self, data: Bytes) -> None:
-        """Queue bytes; they leave at the end of this round of the loop."""
+        """Queue bytes; they are sent at the end of this iteration of the loop."""
         ...
 
     def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """A one-way request to the peer."""
+        """Send a one-way request to the peer."""
         ...
 
     def ask(
-        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_s: float
+        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, *, timeout_s: float
     ) -> None:
-        """A request to the peer. `on_answer` is called once, whatever happens."""
+        """Send a request to the peer. `on_answer` is called exactly once."""
         ...
 
     def close(self) -> None: ...
@@ -79,7 +79,7 @@ class Reply:
 
 
 class RequestRejected(TianzhouError):
-    """The request can't be served; the peer is told the code and the reason."""
+    """The request cannot be served; the response contains the code and the reason."""
 
     def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
         """`ext` are header fields of the response, for clients that can act on them."""

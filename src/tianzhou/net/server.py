@@ -1,4 +1,4 @@
-"""Listening: accept connections up to a limit, and let go of those that misbehave in time."""
+"""A server: its connections, their timeouts, and memory limits for all of them together."""
 
 import asyncio
 import contextlib
@@ -6,20 +6,21 @@ import socket
 from collections.abc import Collection
 from typing import Final
 
-from tianzhou.net.acceptor import Acceptor, Slot
+from tianzhou.net.acceptor import Acceptor
+from tianzhou.net.admission import Slot
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.rearm import rearm
 from tianzhou.net.server_connection import SHARED_CAPACITY, ServerConnection, Service, Shared
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
 NOT_SENT_BYTES: Final = 256 * 1024
-"""What the system takes of a response before any of it is on its way. By itself it would take 4 MiB
-for each peer: one round of the loop, and memory, for peers that may not read at all. What is on its
-way is not limited, so a long line is as fast as before."""
+"""Unsent bytes that the kernel buffers per connection. By default it would buffer 4 MiB, which
+costs time and memory for peers that may not read at all. Bytes in flight are not limited, so
+connections with a long round trip stay fast."""
 
 
 class Server:
-    """Owner: the event loop."""
+    """Serves connections of one port. Owner: the event loop."""
 
     def __init__(
         self,
@@ -38,25 +39,25 @@ class Server:
         self._emptied: asyncio.Event | None = None
 
     def listen(self, bound: socket.socket) -> None:
-        """Accept connections on a socket that `bind` made; all sockets share the port's limits."""
+        """Accept connections on a bound socket; all sockets share the port's limits."""
         self._acceptor.listen(bound)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
     @property
     def broken_count(self) -> int:
-        """Connections that were closed because what came was no sound frame."""
+        """Connections closed because of invalid frames."""
         return self._shared.broken_count
 
     @property
     def refused_count(self) -> int:
         """Connections closed because the limit was reached."""
-        return self._acceptor.refused_count
+        return self._acceptor.admission.refused_count
 
     @property
     def expired_count(self) -> int:
         """Connections closed because no valid frame arrived in time."""
-        return self._acceptor.expired_count
+        return self._acceptor.admission.expired_count
 
     @property
     def connections(self) -> Collection[ServerConnection]:
@@ -66,7 +67,7 @@ class Server:
         self._acceptor.stop_listening()
 
     async def close(self) -> None:
-        """Stop accepting, let queued answers leave, close every connection."""
+        """Stop accepting, send queued responses and close every connection."""
         self._acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -80,14 +81,14 @@ class Server:
             connection.abort()
 
     def abort(self) -> None:
-        """Let go of everything at once, as the end of a process does."""
+        """Close everything at once, as the end of a process does."""
         self._acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in tuple(self._connections):
             connection.abort()
 
-    # Service, seen by connections
+    # The service that connections call
 
     def _accepted(self, slot: Slot) -> ServerConnection:
         return ServerConnection(self, self._loop, self._shared, slot)
@@ -134,8 +135,8 @@ class Server:
         self._drop_largest()
 
     def _drop_oldest(self) -> None:
-        """Frames that began long ago and are not whole yet go first: a peer that means well
-        sends the rest at once."""
+        """Drop the connections with the oldest incomplete frames: a legitimate peer sends the rest
+        at once."""
         limit = self._limits.partial_bytes_max
         if self._shared.partial_bytes <= limit:
             return
@@ -159,26 +160,6 @@ class Server:
         )
         while sizes and self._shared.unsent_bytes > limit * 0.9:
             sizes.pop()[-1].abort()
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket at this address; port 0 takes a free one. No client can connect before `listen`."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise OSError(error.errno, f"{host!r} is no address of here: {error.strerror}") from error
-    except UnicodeError as error:
-        raise OSError(f"cannot listen on {host!r}: it is not a valid host name") from error
-    made = socket.socket(family, kind, proto)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    except OSError as error:
-        made.close()
-        raise OSError(error.errno, f"can't listen on {host}:{port}: {error.strerror}") from error
-    return made
 
 
 def _is_over(since: float | None, allowed_s: float, now: float) -> bool:

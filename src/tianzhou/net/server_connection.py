@@ -1,11 +1,11 @@
-"""One connection: bytes in, batches of frames out; pieces in, one write out.
+"""The server side of a connection: received bytes become batches of frames, responses one write.
 
 From bytes received to bytes queued for sending there is no `await`. All frames of one read are
-handed over together, and everything that was queued meanwhile leaves in one write.
+passed on together, and everything that was queued meanwhile is sent in one write.
 
-A peer that has enough waiting, answers that it does not read or requests that wait for the disk, is
-not listened to until that has changed. A service that finds so, or that has worked for one peer for
-a while, leaves the rest of the frames; they come again later, before anything new is read.
+A peer with too many unread responses, or too many requests that wait for the disk, is not read from
+until that has changed. A service that detects this, or that has worked for one peer long enough,
+defers the remaining frames; they are passed on again before anything new is read.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
-from tianzhou.net.acceptor import Slot
+from tianzhou.net.admission import Slot
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.net.turns import Turns, average_s, clock_for
@@ -32,8 +32,8 @@ from tianzhou.wire.pending import PendingRequests
 log: Final = logging.getLogger("tianzhou.net")
 
 SHARED_CAPACITY: Final = 256 * 1024
-"""What one read takes. All connections of a server read into the same buffer: whole frames are
-handled before the next read, and only the beginning of one is kept by its connection."""
+"""Bytes of one read. All connections of a server read into the same buffer: whole frames are
+processed before the next read, and a connection keeps only an incomplete one."""
 _JOINED_BYTES_MAX: Final = 128 * 1024
 
 
@@ -62,26 +62,26 @@ class Service(Protocol):
 
 @dataclass(slots=True)
 class Shared:
-    """What the connections of a server have together."""
+    """State that the connections of a server share."""
 
     limits: NetLimits
     buffer: FrameBuffer
     partial_bytes: int = 0
-    """Room taken for frames that have begun."""
+    """Size of the buffers of incomplete frames."""
     unsent_bytes: int = 0
-    """Answers that wait for peers to read them. Counted when one writes; at most too high."""
+    """Responses that peers have not read yet. Updated on writes; never too low."""
     waiting_count: int = 0
     waiting_bytes: int = 0
     """Requests that wait for the disk."""
     broken_count: int = 0
-    """Connections that were closed because what came was no sound frame."""
+    """Connections closed because of invalid frames."""
     turns: Turns = field(default_factory=Turns)
     relieve: Callable[[], None] = lambda: None
-    """Called when one of the two is over its limit."""
+    """Called when partial or unsent bytes exceed their limit."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """Owner: the event loop."""
+    """One connection. Owner: the event loop."""
 
     __slots__ = (
         "_asked", "_began", "_cost_s", "_got_nowhere", "_is_in_line", "_is_paused", "_left",
@@ -104,17 +104,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop = loop
         self._shared = shared
         self._own: FrameBuffer | None = None
-        """Holds the beginning of a frame, or frames that were left; while there are any."""
+        """Holds an incomplete frame, or deferred frames, while there are any."""
         self._own_bytes = 0
         self._left: int | None = None
-        """Where in the buffer the first frame begins that a handler left."""
+        """Position in the buffer of the first deferred frame."""
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._out_bytes = 0
         self._unsent = 0
         self._writing = False
         self._began = 0.0
-        """When handling began; the loop's own time stands still meanwhile."""
+        """When processing started; the loop's own time does not advance meanwhile."""
         self._cost_s: float | None = None
         """The average duration of a turn; None before the first."""
         self._is_in_line = False
@@ -124,15 +124,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._asked: PendingRequests[OnAnswer] | None = None
         self.heard_at = loop.time()
         self.partial_since: float | None = None
-        """When a frame began that is not whole yet."""
+        """When the first byte of an incomplete frame arrived."""
         self.blocked_since: float | None = None
-        """Since when the peer has not read what waits for it."""
+        """Since when the peer has not read its responses."""
         self.closing_since: float | None = None
         self.waiting_count = self.waiting_bytes = 0
         """Requests that wait for the disk."""
         self.identity = ""
         self.session: object | None = None
-        """What the service remembers of this connection."""
+        """State of the service for this connection."""
 
     # The event loop calls
 
@@ -170,7 +170,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _take_turn(self) -> None:
         self._is_in_line = False
-        self._go_on()
+        self._resume()
 
     def _handle(self, buffer: FrameBuffer) -> None:
         """Take a turn and record its duration."""
@@ -185,9 +185,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._shared.turns.took(took_s, self._loop)
 
     def _handle_frames(self, buffer: FrameBuffer) -> None:
-        # What is queued while handling leaves in one write at the end.
+        # Everything that is queued meanwhile is sent in one write at the end.
         self._writing = True
-        # Who got nothing done in its last turn has as long as it needs: a single request may
+        # A connection without progress in its last turn gets unlimited time: a single request may
         # take longer than a turn.
         self._began = math.inf if self._got_nowhere else time.monotonic()
         self._got_nowhere = False
@@ -195,7 +195,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             batch = buffer.take()
             if batch.count:
-                # The rest is another frame, and has its own time.
+                # The remaining bytes are another frame with its own timeout.
                 self.partial_since = None
                 self._service.received(self, batch)
             if buffer.broken is not None and self._left is None:
@@ -211,7 +211,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._writing = False
             self._flush()
             if not is_sound:
-                # Others read into it next; what happened here is none of their business.
+                # Other connections read into the shared buffer next; they must not see these bytes.
                 self._left = None
                 buffer.reset()
                 self.close()
@@ -219,7 +219,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pause_if_full()
 
     def _keep_rest(self, buffer: FrameBuffer) -> None:
-        """A frame that has begun, or was left, stays with this connection; otherwise nothing."""
+        """Keep an incomplete or deferred frame with this connection."""
         left, self._left = self._left, None
         if left is not None:
             buffer.put_back(left)
@@ -242,17 +242,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         if grown > 0 and self._shared.partial_bytes > self._shared.limits.partial_bytes_max:
             self._shared.relieve()
 
-    # Not listening
+    # Backpressure
 
     @property
     def is_full(self) -> bool:
-        """Whether the peer has so much waiting that nothing more of it should be handled."""
+        """Whether the peer has too much waiting to process more of its requests."""
         limits, transport = self._shared.limits, self._transport
         if transport is None:
             return False
         if self._out_bytes + transport.get_write_buffer_size() > limits.write_bytes_max:
             return True
-        if not self.waiting_count:  # whoever stops listening needs something that wakes it
+        if not self.waiting_count:  # a paused connection needs an event that resumes it
             return False
         return (
             self.waiting_count >= limits.waiting_count_max
@@ -277,7 +277,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._left is not None
 
     def leave(self, batch: FrameBatch, index: int) -> None:
-        """Said by a service that finds it has enough: the frames from this one on come again."""
+        """Defer the frames from this one on; they are passed on again later. Called by a
+        service."""
         self._left = batch.headers[index] - PREFIX.size
         self._got_nowhere = index == 0
 
@@ -294,29 +295,29 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._shared.waiting_count -= count
         self._shared.waiting_bytes -= size
         if self._is_paused and not self.is_full:
-            # Not now: whoever calls may be in the middle of handling this very connection.
-            self._go_on_soon()
+            # Not now: the caller may be processing this very connection.
+            self._resume_soon()
 
     def _pause_if_full(self) -> None:
         if self.is_full:
             self._pause()
         elif self._is_paused and self.blocked_since is None:
-            self._go_on_soon()
+            self._resume_soon()
 
     def _pause(self) -> None:
         if not self._is_paused and self.is_open and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
 
-    def _go_on_soon(self) -> None:
+    def _resume_soon(self) -> None:
         try:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._resume)
         except MemoryError:  # otherwise the connection would never read again
             log_shed(self)
             self.abort()
 
-    def _go_on(self) -> None:
-        """Handle what was left, then listen again."""
+    def _resume(self) -> None:
+        """Process deferred frames, then resume reading."""
         if not self._is_paused or not self.is_open or self.is_full:
             return
         if self._own is not None and not self._shared.turns.may_begin(self._cost_s):
@@ -337,25 +338,25 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.blocked_since = None
-        self._go_on_soon()
+        self._resume_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._let_go()
+        self._release_memory()
         asked, self._asked = self._asked, None
         if asked is not None:
             for on_answer in asked.close():
                 on_answer(None, b"")
         self._service.closed(self)
 
-    def _let_go(self) -> None:
-        """Of all memory: nothing of it will be used."""
+    def _release_memory(self) -> None:
+        """Release all buffers; they are not used any more."""
         self._own = None
         self._count_own()
         self._shared.unsent_bytes -= self._unsent
         self._unsent = 0
 
-    # What handlers use
+    # Interface for handlers
 
     @property
     def is_open(self) -> bool:
@@ -375,7 +376,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return "{}:{}".format(*name[:2]) if name else "unknown:0"
 
     def extra(self, name: str) -> Any:
-        """What the transport knows of itself, such as its socket."""
+        """Extra information of the transport, such as its socket."""
         return self._transport.get_extra_info(name) if self._transport else None
 
     def send(self, data: Bytes) -> None:
@@ -391,17 +392,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()
 
     def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        self.send(self._questions().oneway(code, ext, body_size=len(body)) + body)
+        self.send(self._pending_requests().oneway(code, ext, body_size=len(body)) + body)
 
     def ask(
-        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_s: float
+        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, *, timeout_s: float
     ) -> None:
         if not self.is_open:
             on_answer(None, b"")
             return
         deadline = self._loop.time() + timeout_s
         try:
-            head = self._questions().request(
+            head = self._pending_requests().request(
                 code, ext, token=on_answer, deadline=deadline, body_size=len(body)
             )
         except TooManyPending:
@@ -410,27 +411,27 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.send(head + body)
 
     def answered(self, header: Header, body: bytes) -> None:
-        """The peer answered a question of ours, or one that nobody asked."""
-        on_answer = self._questions().answered(header)
+        """Handle a response of the peer; a response without a pending request is ignored."""
+        on_answer = self._pending_requests().answered(header)
         if on_answer is not None:
             on_answer(header, body)
 
     def expire(self, now: float) -> None:
-        """Let go of questions whose time is up."""
+        """Expire pending requests whose deadline has passed."""
         if self._asked is not None:
             for on_answer in self._asked.expire(now):
                 on_answer(None, b"")
 
     def close(self) -> None:
-        """Queued answers still leave, if the peer reads them soon."""
+        """Close after sending queued responses, if the peer reads them soon."""
         if self._transport is not None and self.closing_since is None:
             self.closing_since = self._loop.time()
             self._transport.close()
 
     def abort(self) -> None:
-        """Drop the connection with whatever waits on it."""
+        """Drop the connection at once, with everything queued on it."""
         if self._transport is not None:
-            self._let_go()
+            self._release_memory()
             self._transport.abort()
 
     def count_unsent(self) -> int:
@@ -440,7 +441,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._unsent = size
         return size
 
-    def _questions(self) -> PendingRequests[OnAnswer]:
+    def _pending_requests(self) -> PendingRequests[OnAnswer]:
         if self._asked is None:
             self._asked = PendingRequests()
         return self._asked

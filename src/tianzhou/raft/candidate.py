@@ -1,4 +1,4 @@
-"""Elections: asking, answering, counting."""
+"""Elections: requesting votes, voting and counting votes."""
 
 from tianzhou.raft import leader
 from tianzhou.raft.core import Core
@@ -8,7 +8,7 @@ from tianzhou.raft.roles import Event, Role
 
 
 def ask_first(core: Core) -> None:
-    """Would we be elected? Asking changes nothing, here or elsewhere."""
+    """Start a pre-vote: ask whether an election would succeed. It changes no state anywhere."""
     core.become(Event.TIMEOUT)
     core.rest()
     core.follow("")
@@ -18,7 +18,8 @@ def ask_first(core: Core) -> None:
 
 
 def stand(core: Core, event: Event, *, forced: bool = False) -> None:
-    """Begin a term of our own. Our own vote counts once it is on disk; see `own_vote`."""
+    """Start a new term as a candidate. The candidate's own vote counts once it is on disk; see
+    `own_vote`."""
     core.become(event)
     core.rest()
     core.enter_term(Term(core.term + 1), vote=core.id)
@@ -68,14 +69,15 @@ def on_timeout_now(core: Core, message: TimeoutNow) -> None:
 
 
 def may_listen(core: Core, request: VoteRequest) -> bool:
-    """Whether to take a request up: not while we hear a leader, and not if we may forget votes."""
+    """Whether to consider a vote request: not while a leader is alive, and not if this member may
+    have lost votes."""
     if core.hard.doubt:
         return False
     return request.forced or not core.hears_leader()
 
 
 def on_vote_request(core: Core, request: VoteRequest) -> None:
-    """Vote, or say no. The term is already ours, unless this only asks (`pre`)."""
+    """Grant or deny a vote. The term was already adopted, unless this is a pre-vote."""
     if not may_listen(core, request):
         return
     granted = _may_have(core, request) and not core.log.is_ahead_of(
@@ -84,7 +86,8 @@ def on_vote_request(core: Core, request: VoteRequest) -> None:
     if granted and not request.pre:
         core.hard = core.hard._replace(vote=request.sender)
         core.rest()
-    # What was asked for is a term ahead; a no shows ours, so that a late one learns it.
+    # A pre-vote requests the next term; a denial carries the current term, so that a member that is
+    # behind learns it.
     term = request.term if granted else core.term
     core.outbox.append(VoteReply(term, core.id, request.sender, granted, request.pre))
 

@@ -1,4 +1,4 @@
-"""Messages as bytes, for whatever carries them.
+"""Raft messages as bytes, independent of the transport.
 
     SIZE  NAME         MEANING
     1     kind         which message, see _KINDS
@@ -11,7 +11,7 @@
 Numbers are signed, big-endian, 8 bytes; truth values 1 byte; runs of bytes have 4 bytes of size in
 front. An append has the number of its entries, then of each: index, term, kind (1 byte), data.
 
-Encoding copies no entry: it returns the pieces, for a gathering write.
+Encoding copies no entry: it returns buffers for a gathering write.
 """
 
 import struct
@@ -37,8 +37,13 @@ from tianzhou.raft.messages import (
 )
 
 _KINDS: Final[tuple[type[Message], ...]] = (
-    Append, AppendReply, Install, VoteRequest, VoteReply, TimeoutNow,
-)  # fmt: skip
+    Append,
+    AppendReply,
+    Install,
+    VoteRequest,
+    VoteReply,
+    TimeoutNow,
+)
 _HEAD: Final = struct.Struct(">BqBB")
 _APPEND: Final = struct.Struct(">qqqqqI")
 _ENTRY: Final = struct.Struct(">qqBI")
@@ -50,15 +55,15 @@ NAME_BYTES_MAX: Final = 255
 
 
 def encode(message: Message) -> list[Bytes]:
-    """The bytes of a message, in pieces; the data of entries as they are."""
+    """Return the bytes of a message as buffers; the data of entries is not copied."""
     sender, to = message.sender.encode(), message.to.encode()
     if max(len(sender), len(to)) > NAME_BYTES_MAX:
         raise UsageError(f"{message.sender!r} or {message.to!r} has more than 255 bytes")
     kind = _KINDS.index(type(message))
     head = _HEAD.pack(kind, message.term, len(sender), len(to)) + sender + to
     match message:
-        case Append(_, _, _, prev_index, prev_term, entries, commit, round_, mended):
-            fixed = (prev_index, prev_term, commit, round_, mended, len(entries))
+        case Append(_, _, _, prev_index, prev_term, entries, commit, round_, repaired):
+            fixed = (prev_index, prev_term, commit, round_, repaired, len(entries))
             pieces: list[Bytes] = [head + _APPEND.pack(*fixed)]
             for entry in entries:
                 size = len(entry.data)
@@ -78,7 +83,7 @@ def encode(message: Message) -> list[Bytes]:
 
 
 def decode(data: Bytes) -> Message:
-    """The message that these bytes are, all of them."""
+    """Decode one message, which must use all of the bytes."""
     reader = _Reader(data)
     kind, term, sender_size, to_size = reader.numbers(_HEAD)
     if kind >= len(_KINDS):
@@ -91,9 +96,11 @@ def decode(data: Bytes) -> Message:
 
 def _decode(kind: type[Message], head: tuple[Term, NodeId, NodeId], reader: "_Reader") -> Message:
     if kind is Append:
-        index, term, commit, round_, mended, count = reader.numbers(_APPEND)
+        index, term, commit, round_, repaired, count = reader.numbers(_APPEND)
         entries = tuple(_entry(reader) for _ in range(count))
-        return Append(*head, LogIndex(index), Term(term), entries, LogIndex(commit), round_, mended)
+        return Append(
+            *head, LogIndex(index), Term(term), entries, LogIndex(commit), round_, repaired
+        )
     if kind is AppendReply:
         match, round_, doubt, rejected, hint, hint_term = reader.numbers(_REPLY)
         where = LogIndex(rejected), LogIndex(hint), Term(hint_term)
@@ -131,7 +138,7 @@ def _check_members(data: bytes) -> None:
 
 
 class _Reader:
-    """Takes fields from the front, and says what is missing."""
+    """Reads fields from the start, and raises if bytes are missing."""
 
     def __init__(self, data: Bytes) -> None:
         self._data = memoryview(data)

@@ -1,4 +1,4 @@
-"""Numbers a group is set up with, and the dice it throws."""
+"""The settings of a group, and its source of randomness."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,18 +14,18 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftConfig:
-    """Times are in ticks, so that whoever calls `tick` decides how long they are."""
+    """Times are in ticks, whose duration is decided by the caller of `tick`."""
 
     election_ticks: int = 10
-    """Without a leader for this long, or up to twice as long by the dice: ask for an election. A
-    leader that no majority answered for this long steps down."""
+    """A member that hears no leader for this long, or a random time up to twice as long, starts an
+    election. A leader without responses from a majority for this long steps down."""
     heartbeat_ticks: int = 2
     append_bytes_max: int = 1 << 20
     """Entries in one message, except that one entry always fits."""
     inflight_max: int = 64
-    """Messages on their way to one follower; a heartbeat is not counted."""
+    """In-flight messages to one follower; heartbeats are not counted."""
     uncommitted_bytes_max: int = 64 << 20
-    """A leader refuses chunks beyond this, or its memory would hold whatever clients send."""
+    """A leader rejects chunks beyond this limit; otherwise clients could fill its memory."""
 
     learner_lag_max: int = 100
     """Entries that a learner may lack when it becomes a voter; the leader sends these within

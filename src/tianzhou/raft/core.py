@@ -1,4 +1,4 @@
-"""The state of a member, and what every role does with it."""
+"""The state of a member, and the operations that all roles share."""
 
 from collections import deque
 from typing import NamedTuple
@@ -25,17 +25,35 @@ class Transfer(NamedTuple):
 
 
 class Core:
-    """Everything a member knows. The modules of the roles change it; `Node` is its door.
+    """The state of a member. The modules of the roles change it; callers use `Node`.
 
     Owner: the caller of the node.    Invariant: term never falls; the vote changes with the term,
-    or once in it from nobody to somebody.
+    or once within a term from no vote to a vote.
     """
 
     __slots__ = (
-        "config", "dice", "election_at", "granted", "hard", "id", "idle", "leader", "log",
-        "matched", "now", "outbox", "peers", "pump_due", "reads", "reads_done", "role",
-        "round", "transfer", "uncommitted", "uncommitted_bytes",
-    )  # fmt: skip
+        "config",
+        "dice",
+        "election_at",
+        "granted",
+        "hard",
+        "id",
+        "idle",
+        "leader",
+        "log",
+        "matched",
+        "now",
+        "outbox",
+        "peers",
+        "pump_due",
+        "reads",
+        "reads_done",
+        "role",
+        "round",
+        "transfer",
+        "uncommitted",
+        "uncommitted_bytes",
+    )
 
     def __init__(
         self, node: NodeId, config: RaftConfig, dice: Dice, *, storage: LogStorage, saved: Saved
@@ -51,17 +69,19 @@ class Core:
         self.now = 0
         """Ticks since the start."""
         self.idle = 0
-        """Ticks since the leader was heard of, a vote was given, or an election was begun."""
+        """Ticks since the last message from the leader, the last granted vote, or the start of an
+        election."""
         self.election_at = 0
         self.round = 0
-        """As a leader: the newest. As a follower: the newest in which our log agreed with its."""
+        """On a leader: the latest round. On a follower: the latest round in which its log matched
+        the leader's."""
         self.outbox: list[Message] = []
-        # Of a follower.
+        # Follower state
         self.matched = LogIndex(0)
-        """Up to here the log is known to be the leader's."""
-        # Of a candidate.
+        """Up to here the log is known to match the leader's."""
+        # Candidate state
         self.granted: set[NodeId] = set()
-        # Of a leader.
+        # Leader state
         self.peers: dict[NodeId, Progress] = {}
         self.pump_due = False
         self.transfer: Transfer | None = None
@@ -77,7 +97,7 @@ class Core:
         return self.hard.term
 
     def become(self, event: Event) -> None:
-        """The only place where a role changes."""
+        """Change the role. No other code does."""
         ways = TRANSITIONS[self.role]
         assert event in ways, f"{self.id}: {event.name} means nothing to a {self.role.name}"
         before, self.role = self.role, ways[event]
@@ -90,7 +110,7 @@ class Core:
                 self.reads = []
 
     def rest(self) -> None:
-        """Wait for a leader as long as the dice say."""
+        """Restart the election timer with a random duration."""
         self.idle = 0
         ticks = self.config.election_ticks
         self.election_at = self.dice.randrange(ticks, 2 * ticks)
@@ -98,7 +118,7 @@ class Core:
     def enter_term(self, term: Term, *, vote: NodeId = "", leader: NodeId = "") -> None:
         assert term > self.hard.term
         self.hard = self.hard._replace(term=term, vote=vote)
-        self.outbox.clear()  # what was to be said in the old term is of no use in the new one
+        self.outbox.clear()  # messages of the old term are useless in the new one
         self.follow("")
         self.follow(leader)
 
@@ -109,13 +129,14 @@ class Core:
             self.round = 0
 
     def hears_leader(self) -> bool:
-        """Whether there is a leader for sure: then no other is wanted (section 6)."""
+        """Whether a leader is known to be alive, so that vote requests are ignored (section 6)."""
         if self.role is Role.LEADER:
             return True
         return self.leader != "" and self.idle < self.config.election_ticks
 
     def take_seat(self) -> None:
-        """Follow or learn, as the membership and our own doubt have it."""
+        """Become a follower or a learner, depending on the membership and on this member's
+        doubt."""
         seated = not self.hard.doubt and self.log.members.has_seat(self.id, self.log.commit)
         if self.role is Role.LEARNER and seated:
             self.become(Event.SEATED)
@@ -123,14 +144,14 @@ class Core:
             self.become(Event.UNSEATED)
 
     def commit_to(self, index: LogIndex) -> None:
-        """Entries up to `index` are known to be committed."""
+        """Advance the commit index to `index`."""
         if index > self.log.commit:
             assert index <= self.log.last, f"commit {index} behind the end {self.log.last}"
             self.log.commit = index
             self.take_seat()
 
     def report(self) -> None:
-        """Tell the leader what is on our disk, which is all that may count."""
+        """Report to the leader what is on this member's disk; only that counts."""
         if self.leader and self.leader != self.id:
             match = min(self.matched, self.log.stable)
             self.outbox.append(

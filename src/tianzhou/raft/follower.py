@@ -1,4 +1,4 @@
-"""What a follower or a learner does, and a candidate that finds a leader."""
+"""Behaviour of followers and learners, and of a candidate that finds a leader."""
 
 from tianzhou.raft.core import Core
 from tianzhou.raft.membership import decode
@@ -18,13 +18,13 @@ def on_append(core: Core, message: Append) -> None:
         core.take_seat()
     end = LogIndex(message.prev_index + len(message.entries))
     core.matched = max(core.matched, end)
-    # Not behind `end`: what comes after it here may still be another leader's.
+    # Not beyond `end`: later entries here may come from another leader.
     core.commit_to(min(message.commit, end))
-    if message.mended and message.mended == core.hard.doubt:
+    if message.repaired and message.repaired == core.hard.doubt:
         core.hard = core.hard._replace(doubt=0)
         core.take_seat()
     if not message.entries or log.stable >= end:
-        core.report()  # otherwise there is something to report when the disk is done
+        core.report()  # otherwise the report follows when the disk is done
 
 
 def on_install(core: Core, message: Install) -> None:
@@ -43,7 +43,7 @@ def on_install(core: Core, message: Install) -> None:
 
 
 def _heed(core: Core, message: Append | Install) -> None:
-    """A leader of our term speaks."""
+    """Accept the leader of the current term."""
     core.become(Event.LEADER_SEEN)
     core.follow(message.sender)
     core.idle = 0

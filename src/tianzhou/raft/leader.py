@@ -1,4 +1,4 @@
-"""What a leader does: append, replicate, commit, hand over, repair."""
+"""Behaviour of a leader: append, replicate, commit, transfer leadership, repair."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -46,7 +46,7 @@ def append(core: Core, kind: Kind, data: bytes) -> LogIndex:
 
 
 def _meet_peers(core: Core, following: LogIndex) -> None:
-    """Replicate to all members, and to those on their way out until that is committed."""
+    """Replicate to all members, and to removed members until their removal is committed."""
     history = core.log.members
     wanted = history.current.everyone()
     before = history.previous()
@@ -78,7 +78,7 @@ def _heard(core: Core, node: NodeId) -> int:
     if node == core.id:
         return core.now
     peer = core.peers[node]
-    # One that may have forgotten a vote can't vouch for our leadership.
+    # A member that may have lost a vote cannot confirm this leadership.
     return _NEVER if peer.doubt else peer.heard
 
 
@@ -95,7 +95,7 @@ def heartbeat(core: Core) -> None:
 
 
 def pump(core: Core) -> None:
-    """Send each peer what it may get now."""
+    """Send each peer the entries that it may receive now."""
     core.pump_due = False
     inflight_max, bytes_max = core.config.inflight_max, core.config.append_bytes_max
     for node, peer in core.peers.items():
@@ -131,17 +131,17 @@ def _send(core: Core, node: NodeId, peer: Progress, entries: tuple[Entry, ...]) 
 
 def _send_install(core: Core, node: NodeId, peer: Progress) -> None:
     log = core.log
-    peer.install(log.start.index)  # it may have moved since the last time
+    peer.install(log.start.index)  # the start of the log may have moved since the last attempt
     peer.sent(log.start.index)
     members, mark = log.members_at_start().encode(), log.storage.mark()
     core.outbox.append(Install(core.term, core.id, node, log.start, members, mark, core.round))
 
 
-# Answers
+# Replies
 
 
 def on_reply(core: Core, reply: AppendReply) -> None:
-    peer = core.peers.get(reply.sender)  # there are none unless we lead
+    peer = core.peers.get(reply.sender)  # only a leader has peers
     if peer is None or not _believe(core, peer, reply):
         return
     peer.heard, peer.is_lost = core.now, False
@@ -156,7 +156,7 @@ def on_reply(core: Core, reply: AppendReply) -> None:
 
 
 def _believe(core: Core, peer: Progress, reply: AppendReply) -> bool:
-    """Whether an answer is of today, and not from before its sender forgot something."""
+    """Whether a reply is current, and not from before its sender lost data."""
     if reply.round <= peer.doubt_round:
         return False
     if reply.doubt == peer.doubt:
@@ -164,7 +164,7 @@ def _believe(core: Core, peer: Progress, reply: AppendReply) -> bool:
     if not reply.doubt:
         peer.repaired(reply.round)
         return True
-    # A barrier behind everything it may have acknowledged; and rounds from now on are new.
+    # The barrier is after everything the peer may have acknowledged, and later rounds are new.
     barrier = append(core, Kind.BARRIER, b"")
     peer.forgot(reply.doubt, barrier=barrier, before=core.round)
     core.round += 1
@@ -186,7 +186,7 @@ def _back_off(core: Core, peer: Progress, reply: AppendReply) -> None:
 
 
 def commit(core: Core) -> None:
-    """Commit what a majority has on disk, if it is of our own term (figure 8)."""
+    """Commit what a majority has on disk, if it is of the current term (figure 8)."""
     index = LogIndex(agreed(core.log.members.current, lambda node: _match(core, node)))
     if index <= core.log.commit or core.log.terms.at(index) != core.term:
         return
@@ -197,7 +197,7 @@ def commit(core: Core) -> None:
         core.uncommitted_bytes -= core.uncommitted.popleft()[1]
     core.pump_due = True
     if settles:
-        # Those that leave hear of it, too, before they are forgotten.
+        # Removed members also learn of the commit before they are dropped.
         heartbeat(core)
         _meet_peers(core, LogIndex(core.log.last + 1))
     finish_change(core)
@@ -211,7 +211,7 @@ def _match(core: Core, node: NodeId) -> int:
 
 
 def finish_change(core: Core) -> None:
-    """A joint membership that is committed is left; a leader without a seat goes."""
+    """Leave a committed joint membership; a leader that is no longer a member steps down."""
     history = core.log.members
     if history.current_index > core.log.commit:
         return
@@ -256,7 +256,7 @@ def change(core: Core, target: Members) -> LogIndex:
 
 
 def read(core: Core, token: object) -> None:
-    """Let the read pass once a majority has answered a round that begins now (section 8)."""
+    """Allow the read once a majority has answered a round that starts now (section 8)."""
     heartbeat(core)
     core.reads.append(PendingRead(token, core.log.commit, core.round))
     confirm_reads(core)
@@ -278,7 +278,7 @@ def _round(core: Core, node: NodeId) -> int:
     return 0 if peer.doubt else peer.round
 
 
-# Handing over
+# Leadership transfer
 
 
 def hand_over(core: Core, target: NodeId) -> None:
@@ -287,7 +287,7 @@ def hand_over(core: Core, target: NodeId) -> None:
 
 
 def _hand_over(core: Core) -> None:
-    """Once the heir has everything, let it stand for election at once."""
+    """Make the successor start an election at once when it has the whole log."""
     if core.transfer is not None and core.role is Role.LEADER:
         peer = core.peers.get(core.transfer.target)
         if peer is None or peer.doubt:

@@ -1,4 +1,4 @@
-"""The log as a node sees it: what is on disk, and the tail that is not there yet."""
+"""The log as a node sees it: the part on disk, and the tail in memory."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,22 +10,22 @@ from tianzhou.raft.terms import Terms
 
 
 class LogStorage(Protocol):
-    """Where the entries are that have been saved. The node only reads it."""
+    """Storage of the saved entries. The node only reads it."""
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[Entry]:
-        """From `first` up to at most `last`: as many as fit, and at least one."""
+        """Return entries from `first` to at most `last`: as many as fit, and at least one."""
         ...
 
     def mark(self) -> bytes:
-        """What another storage needs to begin where this one does; see `Install`."""
+        """Return what another storage needs to start where this one does; see `Install`."""
         ...
 
 
 class RaftLog:
-    """Entries by index. `stable` of them are on disk, `commit` of them are for ever.
+    """Entries by index. Entries up to `stable` are on disk, entries up to `commit` are permanent.
 
     Invariant: start.index <= commit <= last, stable <= last, and `_tail` holds exactly what is
-    behind `stable`. While a log begins anew, stable is 0.
+    behind `stable`. While a log is reset, stable is 0.
     """
 
     __slots__ = ("_saving", "_tail", "begin", "commit", "members", "stable", "storage", "terms")
@@ -41,7 +41,7 @@ class RaftLog:
         self._saving = LogIndex(0)
         assert self.commit <= saved.last, f"committed {self.commit}, but the log ends {saved.last}"
 
-    # What is there
+    # Queries
 
     @property
     def last(self) -> LogIndex:
@@ -56,15 +56,15 @@ class RaftLog:
         return LogIndex(self.terms.last - len(self._tail) + 1)
 
     def matches(self, index: LogIndex, term: Term) -> bool:
-        """Whether this log and one that has `term` at `index` are equal up to there."""
+        """Whether this log equals, up to `index`, a log that has `term` at `index`."""
         return index <= self.commit or self.terms.at(index) == term
 
     def is_ahead_of(self, last_index: LogIndex, last_term: Term) -> bool:
-        """Whether this log is more recent than one that ends so (section 5.4.1)."""
+        """Whether this log is more recent than one that ends like this (section 5.4.1)."""
         return (self.terms.last_term, self.terms.last) > (last_term, last_index)
 
     def slice(self, first: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries from `first` on, as many as fit, and at least one."""
+        """Return entries from `first` on: as many as fit, and at least one."""
         if first <= self.stable:
             return tuple(self.storage.entries(first, self.stable, bytes_max))
         tail, room = self._tail, bytes_max
@@ -74,10 +74,10 @@ class RaftLog:
             end += 1
         return tuple(tail[at:end])
 
-    # Changing it
+    # Changes
 
     def append(self, entries: Sequence[Entry]) -> bool:
-        """Add entries behind the last one; whether the membership has changed."""
+        """Append entries. Returns whether the membership has changed."""
         before = self.members.current_index
         for entry in entries:
             assert entry.index == self.terms.last + 1
@@ -88,10 +88,10 @@ class RaftLog:
         return self.members.current_index != before
 
     def merge(self, entries: Sequence[Entry]) -> bool:
-        """Take a leader's entries, cutting off what contradicts them; True: new membership.
+        """Append a leader's entries after truncating conflicting ones; True: new membership.
 
-        What agrees stays, even if the leader's message ends earlier: it may be an old message, and
-        what is behind may have been acknowledged already.
+        Matching entries stay, even if the leader's message ends earlier: it may be an old message,
+        and later entries may have been acknowledged already.
         """
         terms, commit = self.terms, self.commit
         for rank, entry in enumerate(entries):
@@ -114,7 +114,7 @@ class RaftLog:
         return self.members.cut(first)
 
     def begin_at(self, begin: Begin) -> None:
-        """Forget everything: the log begins anew, where the leader's does."""
+        """Discard all entries: the log restarts where the leader's log starts."""
         self.begin = begin
         self._tail.clear()
         self._saving = self.stable = LogIndex(0)
@@ -123,8 +123,8 @@ class RaftLog:
         self.commit = begin.start.index
 
     def trim(self, index: LogIndex) -> None:
-        """The storage has given up everything up to `index`. If the log begins anew behind it, and
-        the storage does not know of that yet, this was of the old one."""
+        """Record that the storage dropped everything up to `index`. A call about a log that was
+        reset since, which the storage does not know yet, is ignored."""
         if index > self.start.index:
             assert index <= min(self.commit, self.stable)
             self.terms.trim(index)
@@ -133,22 +133,22 @@ class RaftLog:
     def members_at_start(self) -> Members:
         return self.members.at(self.start.index)
 
-    # Saving it
+    # Saving
 
     def after(self, index: LogIndex) -> tuple[Entry, ...]:
-        """What is unsaved, from behind this index on."""
+        """Return the unsaved entries after this index."""
         return tuple(self._tail[max(0, index - self._tail_first + 1) :])
 
     def unsaved(self) -> tuple[Entry, ...]:
         return tuple(self._tail)
 
     def saving(self) -> None:
-        """All that is unsaved is being saved now."""
+        """Mark all unsaved entries as being saved."""
         self._saving = self.terms.last
         self.begin = None
 
     def saved(self) -> None:
-        """What was being saved is durable, except what was cut off meanwhile."""
+        """Mark the entries being saved as durable, except those truncated meanwhile."""
         if self.begin is None and self._saving > self.stable:
             del self._tail[: self._saving - self._tail_first + 1]
             self.stable = self._saving

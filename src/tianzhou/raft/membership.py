@@ -1,6 +1,6 @@
-"""Who belongs to the group, now and at earlier places of the log.
+"""The members of the group, now and at earlier positions of the log.
 
-A membership is in force from the moment its entry is appended, committed or not (Raft paper,
+A membership is in force as soon as its entry is appended, committed or not (Raft paper,
 section 6). One that was appended may be cut off again, so the earlier ones are kept until the later
 one is committed.
 
@@ -22,7 +22,7 @@ class Members(NamedTuple):
     """The voters before, while the change to `voters` is not finished."""
     learners: frozenset[NodeId] = frozenset()
     addresses: str = ""
-    """Where they listen; opaque to Raft, and moves with the group."""
+    """Addresses of the members; opaque to Raft, and replicated with the membership."""
 
     def everyone(self) -> frozenset[NodeId]:
         return self.voters | self.outgoing | self.learners
@@ -56,7 +56,7 @@ def _ids(text: str) -> frozenset[NodeId]:
 
 
 def check(members: Members) -> None:
-    """Refuse what could not work."""
+    """Raise UsageError for an invalid membership."""
     if not members.voters:
         raise UsageError("a group needs at least one voter; name the members that stay")
     both = members.voters & members.learners
@@ -64,7 +64,7 @@ def check(members: Members) -> None:
         raise UsageError(f"{', '.join(sorted(both))}: voter and learner at once; choose one")
     for node in members.everyone():
         if not node or set(node) & set(",\n"):
-            raise UsageError(f"{node!r} is no name for a member: no commas, line ends, or nothing")
+            raise UsageError(f"invalid member name {node!r}: empty, or with a comma or line end")
 
 
 class MemberHistory:
@@ -89,7 +89,7 @@ class MemberHistory:
         self.current_index, self.current = index, members
 
     def cut(self, first: LogIndex) -> bool:
-        """Forget those from `first` on; whether there were any."""
+        """Drop memberships from `first` on; returns whether there were any."""
         if self.current_index < first:
             return False
         while self._rows[-1][0] >= first:
@@ -98,12 +98,12 @@ class MemberHistory:
         return True
 
     def trim(self, committed: LogIndex) -> None:
-        """Forget those that a committed one has replaced."""
+        """Drop memberships that a committed one has replaced."""
         while len(self._rows) > 1 and self._rows[1][0] <= committed:
             del self._rows[0]
 
     def at(self, index: LogIndex) -> Members:
-        """The membership in force at this place of the log."""
+        """Return the membership in force at this index."""
         return next(members for since, members in reversed(self._rows) if since <= index)
 
     def replace(self, index: LogIndex, members: Members) -> None:
@@ -118,7 +118,7 @@ class MemberHistory:
         """Whether this member may stand for election.
 
         One that is being removed still may while that is not known to be committed: it can be the
-        only one that has the entry that removes it, and then nobody else can be elected.
+        only one that has the entry that removes it, and then no other member can be elected.
         """
         if self.current.may_vote(node):
             return True

@@ -1,12 +1,12 @@
-"""What members of a group say to each other, as values.
+"""The messages between the members of a group, as values.
 
 An entry is an opaque run of bytes. A broker puts a whole chunk of records into one entry, so
 nothing here costs anything per message of a user.
 
 Heartbeats are appends without entries. Index 0 and term 0 stand for "before the log".
 
-These are tuples because they are cheap to make; nobody searches one, so a field may have the name
-of the method `tuple.index`.
+These are tuples because tuples are cheap to create; none of them is searched, so a field may have
+the name of the method `tuple.index`.
 """
 
 import enum
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 
 class Append(NamedTuple):
-    """A leader's entries behind `prev_index`, or a heartbeat if there are none."""
+    """A leader's entries after `prev_index`, or a heartbeat without entries."""
 
     term: Term
     sender: NodeId
@@ -53,13 +53,13 @@ class Append(NamedTuple):
     entries: tuple[Entry, ...]
     commit: LogIndex
     round: int
-    """Grows; the reply shows it. Tells old replies from new ones."""
-    mended: int
+    """An increasing number that the reply repeats, to distinguish old replies from new ones."""
+    repaired: int
     """The doubt of the receiver that is settled by now, or 0; see `doubt` in the reply."""
 
 
 class AppendReply(NamedTuple):
-    """How much of the leader's log is on the sender's disk, or where their logs part."""
+    """How much of the leader's log is on the sender's disk, or where their logs diverge."""
 
     term: Term
     sender: NodeId
@@ -67,16 +67,17 @@ class AppendReply(NamedTuple):
     match: LogIndex
     round: int
     doubt: int
-    """Not 0: the sender may have forgotten what it once acknowledged; it must not be counted."""
+    """Not 0: the sender may have lost acknowledged entries, and must not be counted."""
     rejected: LogIndex = NOT_REJECTED
     """The `prev_index` that did not match."""
     hint_index: LogIndex = LogIndex(0)
-    """The last place at which the logs may agree, and its term."""
+    """The last index at which the logs may match, and its term."""
     hint_term: Term = Term(0)
 
 
 class Install(NamedTuple):
-    """The leader's log begins later than what the receiver needs: begin there as well."""
+    """Restart the log where the leader's starts: the leader no longer has what the receiver
+    needs."""
 
     term: Term
     sender: NodeId
@@ -95,9 +96,9 @@ class VoteRequest(NamedTuple):
     last_index: LogIndex
     last_term: Term
     pre: bool
-    """Only asks whether a vote would be given. Binds no member."""
+    """Whether this only asks whether a vote would be granted. It binds no member."""
     forced: bool
-    """The leader asked for this election, so a live leader is no reason to refuse."""
+    """The leader asked for this election, so a live leader does not prevent it."""
 
 
 class VoteReply(NamedTuple):
@@ -109,7 +110,7 @@ class VoteReply(NamedTuple):
 
 
 class TimeoutNow(NamedTuple):
-    """The leader hands over: begin an election at once."""
+    """Leadership transfer: start an election at once."""
 
     term: Term
     sender: NodeId

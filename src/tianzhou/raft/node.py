@@ -1,8 +1,8 @@
 """Node: one member of a Raft group, without time, disk or network.
 
-Feed it with `step` (a message came), `tick` (time passed) and `propose` (append this); then carry
-out `ready()` in the order persist, send, apply (see `ready.py`), and call `advance()` when what had
-to be persisted is durable. Nothing else changes a node, and equal calls have equal results.
+Call `step` (a message arrived), `tick` (time passed) and `propose` (append this); then execute
+`ready()` in the order persist, send, apply (see `ready.py`), and call `advance()` when the
+persisted part is durable. Nothing else changes a node, and equal calls have equal results.
 """
 
 import enum
@@ -31,11 +31,11 @@ from tianzhou.raft.ready import HardState, ReadAt, Ready, Save, Saved
 from tianzhou.raft.roles import Event, Role
 
 TERM_LEAP_MAX: Final = 1 << 32
-"""A term further ahead than this is not an election but nonsense."""
+"""A larger step of the term is not the result of an election, but invalid input."""
 
 
 class Refusal(enum.Enum):
-    """Why a leader does not do what it is asked for."""
+    """Why a leader rejects a request."""
 
     NOT_LEADER = "only the leader can do that; ask the one this member names"
     HANDING_OVER = "leadership is being handed over; ask again"
@@ -52,7 +52,7 @@ class Refusal(enum.Enum):
 
 
 class Position(NamedTuple):
-    """Where a proposal stands in the log, if nothing happens to the leader.
+    """The position of a proposal in the log, unless the leader changes.
 
     It is committed when the commit index has reached `index` and the leader was still the leader of
     `term` when it did. After a change of leaders its fate is open.
@@ -77,10 +77,10 @@ class Node:
         self._showed = LogIndex(0), LogIndex(0)
         self._core.take_seat()
 
-    # What happens
+    # Input
 
     def step(self, message: Message) -> None:
-        """A message came."""
+        """Handle a message."""
         core = self._core
         if message.to != core.id:
             raise UsageError(f"a message for {message.to} was given to {core.id}: {message}")
@@ -101,7 +101,7 @@ class Node:
                 candidate.on_timeout_now(core, message)
 
     def tick(self) -> None:
-        """Time passed: one tick."""
+        """Advance the time by one tick."""
         core = self._core
         core.now += 1
         if core.role is Role.LEADER:
@@ -113,7 +113,7 @@ class Node:
 
     def lost(self, peer: NodeId) -> None:
         """The connection from a member ended, as it does when its process dies. If that was the
-        leader, another is wanted soon; those that still hear it will refuse."""
+        leader, a new one should be elected soon; members that still hear it will refuse."""
         core = self._core
         if peer == core.leader and core.role is Role.FOLLOWER:
             ticks = core.config.election_ticks
@@ -123,7 +123,7 @@ class Node:
             core.peers[peer].is_lost = True
 
     def resign(self) -> None:
-        """Lead no longer: the disk of this member takes nothing any more."""
+        """Step down, because the disk of this member accepts no more writes."""
         core = self._core
         if core.role is Role.LEADER:
             core.become(Event.QUORUM_LOST)
@@ -139,7 +139,7 @@ class Node:
         return Position(leader.append(core, Kind.CHUNK, chunk), core.term)
 
     def may_propose(self, size: int) -> Refusal | None:
-        """Why so many bytes would not be taken now, or None."""
+        """Return why a proposal of this size would be rejected now, or None."""
         core = self._core
         waiting = core.uncommitted_bytes
         if waiting and waiting + size > core.config.uncommitted_bytes_max:
@@ -147,8 +147,8 @@ class Node:
         return self._refusal()
 
     def change(self, target: Members) -> Position | Refusal:
-        """Make these the members. The leader finishes by itself what takes two steps. If they are
-        the members already, this is where that stands."""
+        """Change the membership. The leader completes a change of two steps itself. If these are
+        the members already, returns the position of that entry."""
         check(target)
         core = self._core
         refusal = self._refusal()
@@ -175,7 +175,7 @@ class Node:
         return Position(leader.change(core, target), core.term)
 
     def read(self, token: object) -> Refusal | None:
-        """Ask for a read that sees everything acknowledged before; the answer is in `reads`."""
+        """Request a linearizable read; the result is in `reads`."""
         if self._core.role is not Role.LEADER:
             return Refusal.NOT_LEADER
         if not leader.has_committed_in_term(self._core):
@@ -184,7 +184,7 @@ class Node:
         return None
 
     def hand_over(self, target: NodeId) -> Refusal | None:
-        """Make another member the leader. Given up after an election timeout."""
+        """Transfer leadership to another member. Aborted after an election timeout."""
         core = self._core
         refusal = self._refusal()
         if refusal is not None or target == core.id:
@@ -209,7 +209,7 @@ class Node:
         core = self._core
         if message.term < core.term:
             if isinstance(message, Append | Install):
-                # A leader that is behind must hear of it, or it could never be joined.
+                # A leader of an old term must learn the new term, or it could never rejoin.
                 match = LogIndex(0)
                 reply = AppendReply(
                     core.term, core.id, message.sender, match, message.round, core.hard.doubt
@@ -239,10 +239,10 @@ class Node:
         core.take_seat()
         return True
 
-    # What is to be done
+    # Output
 
     def ready(self) -> Ready:
-        """What to persist, send and apply now."""
+        """Return what to persist, send and apply now."""
         core = self._core
         if core.pump_due and core.role is Role.LEADER:
             leader.pump(core)
@@ -252,8 +252,8 @@ class Node:
         log = core.log
         self._showed = log.commit, min(log.commit, log.stable)
         messages, reads = tuple[Message, ...](), tuple[ReadAt, ...]()
-        # Whatever leaves shows our term, and may show our vote: these must be durable first.
-        # What it says of our log is taken from what is durable, or is for the others to store.
+        # Every message shows our term, and may show our vote: these must be durable first. What
+        # a message reports of our log is durable already, or is for other members to store.
         if core.outbox and core.hard == self._wrote and not self._saves_state():
             messages, core.outbox = tuple(core.outbox), []
         if core.reads_done:
@@ -261,7 +261,7 @@ class Node:
         return Ready(save, messages, *self._showed, reads)
 
     def has_ready(self) -> bool:
-        """Whether `ready` would say anything new."""
+        """Whether `ready` would return new work."""
         core, log = self._core, self._core.log
         if core.reads_done or (core.pump_due and core.role is Role.LEADER):
             return True
@@ -272,7 +272,7 @@ class Node:
         return bool(core.outbox) and core.hard == self._wrote and not self._saves_state()
 
     def advance(self) -> None:
-        """What the last save asked for is durable."""
+        """Record that the last save is durable."""
         core, save = self._core, self._saving
         assert save is not None, "nothing was to be saved"
         self._saving = None
@@ -299,7 +299,7 @@ class Node:
     def _saves_state(self) -> bool:
         return self._saving is not None and self._saving.state is not None
 
-    # What there is to see
+    # State
 
     @property
     def id(self) -> NodeId:
@@ -320,5 +320,5 @@ class Node:
 
     @property
     def core(self) -> Core:
-        """Everything else; to look at only."""
+        """The rest of the state, read-only."""
         return self._core

@@ -1,10 +1,10 @@
-"""What a leader knows of one follower.
+"""The replication progress of one follower, as its leader knows it.
 
-    PROBE      where the logs part is not known: one message at a time
-    REPLICATE  it is known: messages follow each other without waiting for answers
-    INSTALL    what the follower needs has expired here: it is told to begin where our log does
+    PROBE      where the logs diverge is not known: one message at a time
+    REPLICATE  it is known: messages are pipelined without waiting for replies
+    INSTALL    entries that the follower needs have expired: it must restart where this log starts
 
-A rejection leads from REPLICATE to PROBE, an answer from PROBE or INSTALL to REPLICATE.
+A rejection leads from REPLICATE to PROBE, a reply from PROBE or INSTALL to REPLICATE.
 """
 
 import enum
@@ -35,7 +35,7 @@ class Progress:
         "round",
         "state",
         "waiting",
-    )  # fmt: skip
+    )
 
     def __init__(self, following: LogIndex, now: int) -> None:
         self.match = LogIndex(0)
@@ -43,17 +43,17 @@ class Progress:
         self.next = following
         self.state = ProgressState.PROBE
         self.probe_round = 0
-        """Only answers to this round or a later one tell where the logs part."""
+        """Only replies to this round or a later one show where the logs diverge."""
         self.waiting = False
-        """A probe is out."""
+        """Whether a probe is in flight."""
         self.heard = now
         self.is_lost = False
         """The connection ended, and the peer has not responded since."""
         self.round = 0
-        """The newest round it has answered."""
+        """The newest round it has replied to."""
         self.doubt = 0
         self.doubt_round = 0
-        """Answers to this round or an earlier one may be from before it forgot."""
+        """Replies to this round or an earlier one may be from before it lost its state."""
         self.barrier = LogIndex(0)
         """While in doubt: it is repaired once it has this entry and the group has committed it."""
         self._inflight: deque[LogIndex] = deque()
@@ -64,7 +64,7 @@ class Progress:
         return not self.waiting
 
     def sent(self, last: LogIndex) -> None:
-        """A message with entries up to `last` is on its way."""
+        """Record that a message with entries up to `last` was sent."""
         if self.state is ProgressState.REPLICATE:
             self._inflight.append(last)
             self.next = LogIndex(last + 1)
@@ -94,10 +94,10 @@ class Progress:
         return True
 
     def rejected(self, next_index: LogIndex, in_round: int) -> None:
-        """The logs part somewhere: try again from `next_index`, in a round of its own.
+        """The logs diverge somewhere: retry from `next_index`, in a new round.
 
-        Without that, answers to what was sent before would be taken for answers to the probe, and
-        on a link that changes the order of messages everything would be sent over and over.
+        Without a new round, replies to earlier messages would be taken for replies to the probe,
+        and on a link that reorders messages everything would be sent over and over.
         """
         self.next = max(next_index, LogIndex(self.match + 1))
         self.probe_round = in_round
@@ -108,13 +108,14 @@ class Progress:
         self._set(ProgressState.INSTALL)
 
     def forgot(self, doubt: int, *, barrier: LogIndex, before: int) -> None:
-        """It may have lost what it acknowledged: begin with it anew, and don't count it."""
+        """Restart replication to a peer that may have lost acknowledged entries, and do not count
+        it."""
         self.doubt, self.barrier, self.doubt_round = doubt, barrier, before
         self.match = LogIndex(0)
         self._set(ProgressState.PROBE)
 
     def repaired(self, since: int) -> None:
-        """It says that it is whole again, in answer to this round."""
+        """The follower reported, in reply to this round, that it is complete again."""
         self.doubt = 0
         self.doubt_round = since - 1
 

@@ -1,16 +1,17 @@
-"""What a node wants done, and in which order.
+"""The actions that a node requests, and their order.
 
     ready = node.ready()
     1. persist   ready.save, if there is one: state, start and entries, on the medium
     2. send      ready.messages
-    3. apply     the entries up to ready.apply_to; answer the clients up to ready.commit
+    3. apply     the entries up to ready.apply_to; respond to clients up to ready.commit
     node.advance()   once the save of step 1 is durable
 
 A driver need not wait for its disk. Messages of a `Ready` never depend on the save that comes with
-it, nor on one before it that is not confirmed: the node itself holds back what must not be said
-yet, and says it in a later `Ready`. So a driver hands a save to its disk thread, sends at
-once, goes on with `step`, `tick` and `propose`, and calls `advance` when the disk is done. There is
-one save at a time; what comes meanwhile is in the next, which makes it a group commit.
+it, nor on an earlier save that is not confirmed: the node itself holds back messages that must not
+be sent yet, and returns them in a later `Ready`. So a driver passes a save to its disk thread,
+sends at once, continues with `step`, `tick` and `propose`, and calls `advance` when the disk is
+done. There is one save at a time; entries that arrive meanwhile are in the next save, which makes
+it a group commit.
 
 A save that fails is never confirmed and never repeated: stop the node.
 """
@@ -22,11 +23,11 @@ from tianzhou.raft.messages import Entry, LogIndex, Message, NodeId, Start, Term
 
 
 class HardState(NamedTuple):
-    """What a member must never forget. Written and synced as one."""
+    """The state that a member must never lose. Written and synced as one."""
 
     term: Term = Term(0)
     vote: NodeId = ""
-    """Whom it voted for in this term, or nothing."""
+    """The member it voted for in this term, if any."""
     doubt: int = 0
     """Not 0: this member may have forgotten something else. Names this very doubt."""
 
@@ -55,7 +56,7 @@ class Ready(NamedTuple):
     save: Save | None
     messages: tuple[Message, ...]
     commit: LogIndex
-    """Everything up to here is on the disks of a majority, for ever."""
+    """Everything up to here is on the disks of a majority, permanently."""
     apply_to: LogIndex
     """Everything up to here is committed, and on the disk of this member."""
     reads: tuple["ReadAt", ...]

@@ -4,7 +4,7 @@
                    seat in the group, or it may have forgotten what it once knew (doubt)
     FOLLOWER       follows the leader of its term, if it knows one
     PRE_CANDIDATE  has not heard of a leader and asks whether it would be elected; its term
-                   stays, so that a member that was cut off disturbs nobody when it is back
+                   stays, so that a member that was cut off does not disturb the group later
     CANDIDATE      has begun a term of its own and asks for votes
     LEADER         the only one that appends
 

@@ -68,11 +68,11 @@ class Terms:
         self._firsts[0] = index
 
     def last_at_most(self, index: LogIndex, term: Term) -> LogIndex:
-        """The last place, not behind `index`, whose term is not above `term`.
+        """The last index up to `index` whose term is at most `term`.
 
-        Where two logs part, all that has a higher term than the other log has there is of no use:
-        this skips whole terms at a time. If all that is left is above `term`, the answer lies
-        before the start: the logs part in what has expired.
+        Where two logs diverge, entries with a higher term than the other log has there cannot
+        match, so this skips whole terms at a time. If all remaining entries are above `term`, the
+        result is before the start: the logs diverge in entries that have expired.
         """
         index = min(index, self.last)
         rank = bisect_right(self._firsts, index) - 1

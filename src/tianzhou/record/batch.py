@@ -5,8 +5,8 @@ Repeated, without anything between:
     total_size 4 | magic 4 | body_crc 4 | flag 4 | body_size 4 | body |
     properties_size 2 | properties
 
-`total_size` counts itself. Magic and CRC are 0 and not looked at: the broker computes its own.
-A batch is taken as a whole or not at all, so every bound is checked before anything is stored.
+`total_size` counts itself. Magic and CRC are 0 and ignored: the broker computes its own.
+A batch is stored as a whole or not at all, so every bound is checked before anything is stored.
 """
 
 import struct
@@ -59,7 +59,7 @@ def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
         body_at, end = at + head_bytes, at + total_size
         body_end = body_at + body_size
         properties_at = body_end + 2
-        # Bounds of the body first: the size of the properties stands behind it.
+        # Check the bounds of the body first: the size of the properties follows the body.
         if (
             body_size < 0
             or not properties_at <= end <= filled

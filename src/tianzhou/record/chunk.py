@@ -135,9 +135,22 @@ def build(
             rare += len(head) != HEAD.size
         else:
             head = _pack_head(
-                total, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, 0, 0, sys_flag,
-                born, born_host, 0, store_host, times, prepared, body_size,
-            )  # fmt: skip
+                total,
+                MAGIC_V1,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                0,
+                0,
+                sys_flag,
+                born,
+                born_host,
+                0,
+                store_host,
+                times,
+                prepared,
+                body_size,
+            )
         parts += (head, body, topic, _pack_size(properties_size), text)
         starts.append(at)
         at += total
@@ -160,10 +173,13 @@ def join(chunks: Sequence[RecordChunk]) -> RecordChunk:
         queues += chunk.queues
         base += len(chunk.data)
     return RecordChunk(
-        data, starts, [*starts[1:], base], queues,
+        data,
+        starts,
+        [*starts[1:], base],
+        queues,
         has_crc=chunks[0].has_crc,
         has_long_hosts=any(chunk.has_long_hosts for chunk in chunks),
-    )  # fmt: skip
+    )
 
 
 def stamp(
@@ -175,22 +191,28 @@ def stamp(
     physical_offset: int,
     store_timestamp: int,
 ) -> None:
-    """Write what only the log can know into records `first` to `end`, then their checksum.
+    """Write the fields that only the log knows into records `first` to `end`, then their checksum.
 
-    `physical_offset` is where record `first` will stand; `queue_offsets` are those of the run.
+    `physical_offset` is the offset of record `first`; `queue_offsets` are those of the run.
     """
     base = physical_offset - chunk.starts[first]
     if end - first < NUMPY_FROM or chunk.has_long_hosts:
-        _stamp_few(chunk, first, end, queue_offsets, base, store_timestamp)
+        _stamp_few(chunk, (first, end), queue_offsets, base=base, now_ms=store_timestamp)
     else:
         from tianzhou.record.columns import stamp_many
 
-        stamp_many(chunk, first, end, queue_offsets, base, store_timestamp)
+        stamp_many(chunk, (first, end), queue_offsets, base=base, now_ms=store_timestamp)
 
 
 def _stamp_few(
-    chunk: RecordChunk, first: int, end: int, queue_offsets: Sequence[int], base: int, now_ms: int
+    chunk: RecordChunk,
+    rows: tuple[int, int],
+    queue_offsets: Sequence[int],
+    *,
+    base: int,
+    now_ms: int,
 ) -> None:
+    first, end = rows
     data, put_offsets, put_time = chunk.data, OFFSETS.pack_into, INT64.pack_into
     starts = chunk.starts[first:end]
     for start, queue_offset in zip(starts, queue_offsets, strict=True):
@@ -208,7 +230,7 @@ def crc_digits(crc: int) -> bytes:
 
 
 def _time_position(data: Bytes, start: int) -> int:
-    """The store timestamp stands behind the born host, which may be longer."""
+    """The store timestamp follows the born host, whose length varies."""
     born_v6 = data[start + 39] & flags.BORN_HOST_V6
     return start + AT_STORE_TIMESTAMP + (HOST_BYTES_EXTRA if born_v6 else 0)
 
@@ -244,10 +266,23 @@ def _rare_head(entry: Entry, topic: bytes, store_host: bytes, total: int) -> byt
     total += len(entry.born_host) + len(store_host) - 16
     magic = MAGIC_V2 if len(topic) > limits.TOPIC_BYTES_MAX + 1 else MAGIC_V1
     return struct_pack(
-        layout, total, magic, crc31(entry.body), entry.queue.queue_id, entry.flag, 0, 0, sys_flag,
-        entry.born_timestamp, entry.born_host, 0, store_host,
-        entry.reconsume_times, entry.prepared_offset, len(entry.body),
-    )  # fmt: skip
+        layout,
+        total,
+        magic,
+        crc31(entry.body),
+        entry.queue.queue_id,
+        entry.flag,
+        0,
+        0,
+        sys_flag,
+        entry.born_timestamp,
+        entry.born_host,
+        0,
+        store_host,
+        entry.reconsume_times,
+        entry.prepared_offset,
+        len(entry.body),
+    )
 
 
 def _is_long(host: bytes) -> bool:

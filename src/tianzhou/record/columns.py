@@ -29,8 +29,15 @@ _INT64: Final = np.dtype(">i8")
 
 
 def stamp_many(
-    chunk: "RecordChunk", first: int, end: int, queue_offsets: Sequence[int], base: int, now_ms: int
+    chunk: "RecordChunk",
+    rows: tuple[int, int],
+    queue_offsets: Sequence[int],
+    *,
+    base: int,
+    now_ms: int,
 ) -> None:
+    """Stamp the records `first` to `end` (`rows`) as columns of a matrix."""
+    first, end = rows
     data, starts, ends = chunk.data, chunk.starts[first:end], chunk.ends[first:end]
     at = np.array(starts)
     # One unaligned 8-byte field at every byte position; indexing by the starts scatters.

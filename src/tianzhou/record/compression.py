@@ -1,8 +1,8 @@
-"""Bodies compressed by producers and expanded by consumers, as the system flag says.
+"""Bodies compressed by producers and expanded by consumers, according to the system flag.
 
-Bit COMPRESSED says that a body is compressed, the type bits how; no type means zlib, because old
-producers know nothing else. The broker stores what it gets and never comes here, so lz4 and
-zstandard are loaded only when a body needs them.
+The COMPRESSED bit marks a compressed body, and the type bits name the algorithm; no type means
+zlib, the only algorithm of old producers. The broker stores bodies unchanged and never decompresses
+them, so lz4 and zstandard are loaded only when a body needs them.
 """
 
 import zlib
@@ -52,7 +52,7 @@ def decompress(stored: Bytes, sys_flag: int, *, limit: int = EXPANDED_BYTES_MAX)
     """The body as its producer gave it. Raises DecompressionError.
 
     No more than `limit` bytes are expanded; the libraries hold them twice while they hand them
-    over. Bytes behind the end of the compressed stream are not looked at, as in other clients.
+    over. Bytes after the end of the compressed stream are ignored, as in other clients.
     """
     assert limit > 0
     if not sys_flag & flags.COMPRESSED:

@@ -17,9 +17,9 @@ except ImportError:  # a platform without a wheel of it
 crc32 = cast("Callable[[Bytes], int]", _crc32)  # isal's stub names another buffer type
 """CRC-32 of the bytes, unsigned 32 bits."""
 crc32_on = cast("Callable[[Bytes, int], int]", _crc32)
-"""The same of bytes that stand behind others, whose CRC-32 is given."""
+"""CRC-32 of bytes that continue others, given the CRC-32 of those."""
 
 
 def crc31(data: Bytes) -> int:
-    """What a record stores: the upper bit is left out; nothing at all has 0."""
+    """The CRC that a record stores: CRC-32 without its top bit. Empty input has 0."""
     return crc32(data) & 0x7FFFFFFF

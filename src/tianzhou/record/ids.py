@@ -153,7 +153,7 @@ def _month_around(now_ms: int, zone: tzinfo) -> tuple[int, int]:
 
 
 def parts_of_unique_id(text: str) -> UniqueIdParts | None:
-    """The parts, if the id has the usual length and digits; what they mean is the sender's."""
+    """The parts, if the id has the usual length and digits; their meaning is up to the sender."""
     data = _maybe_hex(text)
     if data is None:
         return None

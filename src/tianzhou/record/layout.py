@@ -12,7 +12,7 @@ followed by
 
 A host is 4 address bytes and a 4-byte port; with the matching bit of `sys_flag` it is 16 and 4,
 which moves everything behind it by 12. All integers are big-endian and signed. The same bytes are
-on disk, in pull answers and in replication. `docs/formats/record.md` is tested against this file.
+on disk, in pull responses and in replication. `docs/formats/record.md` is tested against this file.
 """
 
 import struct

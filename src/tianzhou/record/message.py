@@ -1,8 +1,10 @@
-"""A message at the two edges where a person touches it: before it is sent, after it is read.
+"""Messages as users see them: before they are sent, and after they are read.
 
-Between them a message is bytes (`layout.py`). `Message` is what a user writes; it is checked when
-it is made, so that a mistake is reported where it happened. `MessageView` shows a record; it is
-checked just enough to know where the parts lie, and decodes a part when it is asked for.
+In between a message is bytes (`layout.py`). Users create a `Message`; its arguments are checked at
+once, so that a mistake is reported where it was made. `MessageView` wraps a record; the record is
+checked just enough to locate its parts, and each part is decoded on access.
+
+This is one file because both classes describe the same fields, and a new field needs both.
 """
 
 import dataclasses
@@ -29,7 +31,7 @@ _FIRST: Final = struct.Struct(
     f">ii{layout.AT_SYS_FLAG - 8}xi{layout.AT_BODY_SIZE - layout.AT_SYS_FLAG - 4}xi"
 )
 """Total size, magic and system flag: with these the parts of a record can be found. Also the size
-of the body, where it stands when both hosts are short."""
+of the body, at its position when both hosts are short."""
 _LONG_HOSTS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 _HEAD_BYTES: Final = layout.HEAD.size
 _RECORD_BYTES_MIN: Final = layout.RECORD_BYTES_MIN
@@ -82,23 +84,25 @@ class Message:
         deliver_at: datetime | None = None,
         sharding_key: str | None = None,
     ) -> None:
-        """`tags` is the one tag consumers filter by. `keys` are what the message can be found by.
+        """Create a message; every argument is checked.
 
-        With `wait_store_ok` off, the broker answers before the message is flushed or replicated.
-        `delay_level` counts from 1 (one second, by default) to 18 (two hours); 0 is no delay.
+        `tags` is the one tag by which consumers filter, `keys` are those by which tools find it.
+        With `wait_store_ok` off, the broker responds before the message is flushed or replicated.
+
+        `delay_level` counts from 1 (one second, by default) to 18 (two hours); 0 means no delay.
         `delay` and `deliver_at` are any other time, by the clock of the broker. Messages with the
         same `sharding_key` go to the same queue and stay in order.
+
+        Raises UsageError for an invalid name, a value of the wrong type, a reserved property, or
+        more than one kind of delay.
         """
-        put = object.__setattr__  # the class is frozen for everybody else
+        put = object.__setattr__  # the class is frozen for all other code
         try:
             put(self, "topic", names.checked_topic(topic))
             put(self, "body", _checked_body(body))
             put(self, "tags", tags if tags is None else names.checked_tag(tags))
-            put(
-                self,
-                "keys",
-                tuple(map(names.checked_key, [keys] if isinstance(keys, str) else keys)),
-            )
+            several = [keys] if isinstance(keys, str) else keys
+            put(self, "keys", tuple(map(names.checked_key, several)))
             put(self, "flag", _checked_range("flag", flag, _INT32_MIN, _INT32_MAX))
             put(self, "properties", dict(properties or {}))
             put(self, "wait_store_ok", wait_store_ok)
@@ -107,14 +111,19 @@ class Message:
             put(
                 self,
                 "deliver_at",
-                deliver_at if deliver_at is None else _checked_moment(deliver_at),
+                deliver_at if deliver_at is None else _checked_deliver_at(deliver_at),
             )
             put(self, "sharding_key", sharding_key)
         except (TypeError, AttributeError) as error:
             wrong = _wrong_type(
-                topic=topic, keys=keys, flag=flag, properties=properties, delay_level=delay_level,
-                delay=delay, deliver_at=deliver_at,
-            )  # fmt: skip
+                topic=topic,
+                keys=keys,
+                flag=flag,
+                properties=properties,
+                delay_level=delay_level,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
             if wrong is None:
                 raise
             raise UsageError(wrong) from error
@@ -140,12 +149,14 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
+        """Whether the message is to be delivered later than it is sent."""
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def encode_properties(self, added: Mapping[bytes, str] | None = None) -> bytes:
-        """The property string: the user's, those the fields stand for, and what the client adds.
+        """Return the property string: the user's properties, those of fields, and `added`.
 
-        Names of `added` come from `names`, and are not among the former. Raises UsageError.
+        Names in `added` come from `names` and must not be among the others. Raises UsageError if
+        the properties are too long.
         """
         if not added:
             return self._encoded
@@ -172,9 +183,16 @@ class Message:
 
 
 _DEFAULTS: Final[Mapping[str, object]] = {
-    "tags": None, "keys": (), "flag": 0, "properties": {}, "wait_store_ok": True, "delay_level": 0,
-    "delay": None, "deliver_at": None, "sharding_key": None,
-}  # fmt: skip
+    "tags": None,
+    "keys": (),
+    "flag": 0,
+    "properties": {},
+    "wait_store_ok": True,
+    "delay_level": 0,
+    "delay": None,
+    "deliver_at": None,
+    "sharding_key": None,
+}
 _TYPES: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     "topic": (str, "must be text"),
     "keys": ((str, Sequence), "must be text, or a list of texts such as ['T1', 'T2']"),
@@ -230,17 +248,21 @@ def _checked_delay(delay: timedelta) -> timedelta:
     return delay
 
 
-def _checked_moment(moment: datetime) -> datetime:
-    if moment.utcoffset() is None:
-        raise UsageError(f"deliver_at {moment.isoformat()} has no time zone; give it one")
-    return moment
+def _checked_deliver_at(deliver_at: datetime) -> datetime:
+    if deliver_at.utcoffset() is None:
+        raise UsageError(f"deliver_at {deliver_at.isoformat()} has no time zone; give it one")
+    return deliver_at
 
 
 class MessageView:
-    """One record, read on demand.
+    """One stored message, decoded on demand.
 
-    Making one raises RecordDamaged unless a whole record with fitting lengths begins at `start`;
-    after that everything can be read, whatever the bytes are. Text that is not UTF-8 shows U+FFFD.
+    The constructor raises RecordDamaged unless a whole record with consistent lengths starts at
+    `start`; after that every field can be read, whatever the bytes are. Bytes that are not UTF-8
+    are shown as U+FFFD.
+
+        for message in await admin.messages.by_key("orders", "T1"):
+            print(message.message_id, message.keys, message.body)
 
     Valid until: the buffer changes or is released.
     """
@@ -268,8 +290,8 @@ class MessageView:
         self.sys_flag: int = sys_flag
         self._expanded: bytes | None = None
         self._parsed: dict[str, str] | None = None
-        # Nearly all are like this, and a consumer makes one for each message. What fails one of
-        # these conditions may still be good; `_find_parts` knows, and says what is wrong.
+        # The fast path for nearly all records, because a consumer runs this for each message. A
+        # record that fails one of these conditions may still be valid: `_find_parts` decides.
         if (
             magic == _MAGIC_V1
             and not sys_flag & _LONG_HOSTS
@@ -332,23 +354,28 @@ class MessageView:
 
     @property
     def topic(self) -> str:
+        """The topic under which the message is stored."""
         topic = bytes(self._buffer[self._topic_at : self._properties_at - 2])
         return topic.decode("utf-8", "replace")
 
     @property
     def queue_id(self) -> QueueId:
+        """The number of its queue on its broker, from 0."""
         return QueueId(self._int32(self._start + layout.AT_QUEUE_ID))
 
     @property
     def queue_offset(self) -> QueueOffset:
+        """Its position in the queue."""
         return QueueOffset(self._int64(self._start + layout.AT_QUEUE_OFFSET))
 
     @property
     def physical_offset(self) -> PhysicalOffset:
+        """Its position in the broker's commit log, in bytes."""
         return PhysicalOffset(self._int64(self._start + layout.AT_PHYSICAL_OFFSET))
 
     @property
     def flag(self) -> int:
+        """The number that the producer passed as `flag`."""
         return self._int32(self._start + _AT_FLAG)
 
     @property
@@ -363,15 +390,18 @@ class MessageView:
 
     @property
     def born_host(self) -> ids.Host:
+        """The address of the producer."""
         at = self._start + layout.AT_BORN_HOST
         return ids.decode_host(self._buffer[at : at + layout.HOST_BYTES_V4 + self._born_extra])
 
     @property
     def store_host(self) -> ids.Host:
+        """The address of the broker that stored it."""
         return ids.decode_host(self._stored_store_host)
 
     @property
     def reconsume_times(self) -> int:
+        """How often the broker has redelivered it."""
         return self._int32(self._body_at - _BEFORE_BODY_RECONSUME_TIMES)
 
     @property
@@ -396,6 +426,7 @@ class MessageView:
 
     @property
     def stored_properties(self) -> bytes:
+        """The properties as they are stored."""
         return bytes(self._buffer[self._properties_at : self._start + self.total_size])
 
     @property
@@ -409,21 +440,23 @@ class MessageView:
     @property
     def user_properties(self) -> Mapping[str, str]:
         """The user's properties, as passed to `Message(properties=...)`."""
-        return {name: value for name, value in self.properties.items()
-                if not names.is_reserved(name)}  # fmt: skip
+        return {
+            name: value for name, value in self.properties.items() if not names.is_reserved(name)
+        }
 
     @property
     def system_properties(self) -> Mapping[str, str]:
         """The properties that clients and brokers use themselves: tags, keys, ids, delays."""
-        return {name: value for name, value in self.properties.items()
-                if names.is_reserved(name)}  # fmt: skip
+        return {name: value for name, value in self.properties.items() if names.is_reserved(name)}
 
     @property
     def tags(self) -> str | None:
+        """The tag; None if there is none."""
         return self._text(names.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys by which tools find it."""
         return tuple(key for key in (self._text(names.KEYS) or "").split(" ") if key)
 
     @property
@@ -469,7 +502,7 @@ def _host_bytes_extra(sys_flag: int) -> int:
 
 
 def decode_all(buffer: Bytes) -> Iterator[MessageView]:
-    """The records of a pull answer, in order. Raises RecordDamaged at the first invalid one."""
+    """The records of a pull response, in order. Raises RecordDamaged at the first invalid one."""
     at = 0
     while at < len(buffer):
         message = MessageView(buffer, at)

@@ -1,4 +1,4 @@
-"""Names with a meaning, and which names users may choose.
+"""Reserved names, and the rules for names that users choose.
 
 First the properties that clients and brokers give a meaning to; users may not set them by hand.
 They are bytes, because property strings are searched as bytes. Case matters: `TAGS`, not `tags`.

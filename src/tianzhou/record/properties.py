@@ -56,7 +56,8 @@ def decode(properties: Bytes) -> dict[str, str]:
 
 
 def encode(properties: Mapping[str, str]) -> bytes:
-    """The property string of a mapping. Raises UsageError for what a reader would not get back."""
+    """The property string of a mapping. Raises UsageError if a reader would decode it
+    differently."""
     return checked_size(b"".join([_encode_one(name, value) for name, value in properties.items()]))
 
 
@@ -106,7 +107,7 @@ def with_trailing_separator(properties: Bytes) -> bytes:
 
 
 def keys_of(properties: Bytes) -> list[bytes]:
-    """What the message can be looked up by: its unique id, then each of its keys."""
+    """The keys for looking the message up: its unique id, then each of its keys."""
     properties = bytes(properties)
     unique = find(properties, names.UNIQ_KEY)
     keys = find(properties, names.KEYS)

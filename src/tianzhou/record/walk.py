@@ -1,9 +1,9 @@
-"""Running over a buffer of records: where each begins, where the row stops, whether it is sound.
+"""Iterate over a buffer of records: where each starts, where they end, whether they are intact.
 
-`walk` reads eight bytes a record and believes them; it is for bytes that were checked before.
-`first_unsound` checks a row that was walked: lengths add up, the checksum agrees, and the record
-says that it stands where it stands. `are_vouched_for` says the same of most rows at a fraction of
-the cost. Nothing here raises; what was found is a value.
+`walk` reads eight bytes per record and trusts them; it is for bytes that were checked before.
+`first_unsound` checks records that were walked: lengths add up, the checksum is right, and the
+offset in the record is its position. `are_vouched_for` confirms the same for most records at a
+fraction of the cost. Nothing here raises; findings are return values.
 """
 
 import enum
@@ -39,7 +39,7 @@ _SHAPE: Final = struct.Struct(f">ii{AT_SYS_FLAG - 8}xi")
 """Size, magic and system flag."""
 _CRC_NAME: Final = CRC_PROPERTY + b"\x01"
 _TAIL_REVERSED: Final = b"\x02%010d" + _CRC_NAME[::-1]
-"""The checksum property from its end: its digits stand in reverse."""
+"""The checksum property read from its end: its digits are reversed."""
 
 
 class Stop(enum.Enum):
@@ -52,9 +52,9 @@ class Stop(enum.Enum):
     TORN = enum.auto()
     """A record announces more bytes than there are."""
     DAMAGED = enum.auto()
-    """These eight bytes begin no record."""
+    """These eight bytes are not the start of a record."""
     LIMIT = enum.auto()
-    """As many records as were asked for."""
+    """The requested number of records was reached."""
 
 
 class Walk(NamedTuple):
@@ -123,7 +123,7 @@ def is_well_formed(buffer: Bytes, start: int, end: int) -> bool:
     size, magic, sys_flag = _SHAPE.unpack_from(buffer, start)
     if size != end - start or magic not in (MAGIC_V1, MAGIC_V2):
         return False
-    found = _parts(buffer, start, end, sys_flag, magic)
+    found = _parts(buffer, start, end, layout=(sys_flag, magic))
     return found is not None and found[2] == end
 
 
@@ -169,14 +169,21 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
             and queue_id >= 0
         )
     (
-        size, magic, body_crc, queue_id, _, queue_offset, physical_offset, sys_flag,
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        _,
+        queue_offset,
+        physical_offset,
+        sys_flag,
         *_,
-    ) = HEAD.unpack_from(buffer, start)  # fmt: skip
+    ) = HEAD.unpack_from(buffer, start)
     if size != end - start or magic not in (MAGIC_V1, MAGIC_V2):
         return False
     if physical_offset != base + start or queue_offset < 0 or queue_id < 0:
         return False
-    parts = _parts(buffer, start, end, sys_flag, magic)
+    parts = _parts(buffer, start, end, layout=(sys_flag, magic))
     if parts is None:
         return False
     body_start, body_end, properties_end = parts
@@ -188,9 +195,11 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
 
 
 def _parts(
-    buffer: Bytes, start: int, end: int, sys_flag: int, magic: int
+    buffer: Bytes, start: int, end: int, *, layout: tuple[int, int]
 ) -> tuple[int, int, int] | None:
-    """Where the body begins and ends, and where the properties end; None if lengths overrun."""
+    """Return where the body starts and ends, and where the properties end; None if the lengths
+    overrun the record. `layout` is its system flag and its magic."""
+    sys_flag, magic = layout
     hosts = (sys_flag >> 4 & 1) + (sys_flag >> 5 & 1)
     body_start = start + HEAD.size + HOST_BYTES_EXTRA * hosts
     if body_start + 3 > end:

@@ -1,1 +1,1 @@
-"""Copies of a log: master and slaves, and what counts as confirmed."""
+"""Replication of a log: masters and slaves, Raft groups, and when a message is confirmed."""

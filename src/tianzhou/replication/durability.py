@@ -1,10 +1,10 @@
-"""When a message counts as stored: flushed here, held by others, or both.
+"""When a message counts as stored: flushed here, held by replicas, or both.
 
-    confirmed = min(flushed, if that is promised; replicated, if that is promised)
+    confirmed = min(flushed, if configured; replicated, if configured)
 
-Answers wait until the end of their records is confirmed, and readers see nothing beyond it. Who
-replicates says how far others have come (`Replicas`): slaves that acknowledge, or a group that
-commits. An answer that waited in vain says which promise was not kept, never that it was.
+Responses wait until the end of their records is confirmed, and readers see nothing beyond it.
+`Replicas` reports the progress of the others: slaves that acknowledge, or a group that commits. A
+response that timed out names the guarantee that was not met, and never reports success.
 """
 
 import enum
@@ -18,49 +18,50 @@ from tianzhou.store.store import MessageStore
 
 
 class Outcome(enum.Enum):
-    """What became of messages that were written to the log."""
+    """The outcome for messages that were written to the log."""
 
     DURABLE = enum.auto()
     FLUSH_DISK_TIMEOUT = enum.auto()
     """In the log; the disk took too long."""
     FLUSH_SLAVE_TIMEOUT = enum.auto()
-    """In the log; those who should hold it too took too long."""
+    """In the log; the replicas took too long."""
     SLAVE_NOT_AVAILABLE = enum.auto()
-    """In the log; there is no replica to hold it too."""
+    """In the log; there is no replica."""
     NO_QUORUM = enum.auto()
-    """Proposed to a group whose majority did not answer in time. It may be lost."""
+    """Proposed to a group whose majority did not respond in time. It may be lost."""
     NOT_MASTER = enum.auto()
-    """This broker ceased to be the master before anybody else confirmed. It may be lost."""
+    """This broker ceased to be the master before a replica confirmed the message, which may be
+    lost."""
 
 
 class Replicas(Protocol):
-    """What is known of the copies of a log."""
+    """The progress of the replicas of a log."""
 
     @property
     def replicated(self) -> PhysicalOffset:
-        """As many others as were promised hold everything below."""
+        """As many replicas as configured hold everything below this offset."""
         ...
 
     def missing(self) -> Outcome | None:
-        """Why it makes no sense to wait for them now, or None."""
+        """The outcome if waiting for replicas is pointless now, or None."""
         ...
 
     @property
     def too_late(self) -> Outcome:
-        """What to say when they did not confirm in time."""
+        """The outcome if the replicas did not confirm in time."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Durability:
-    """The promise of one broker. Owner: the broker loop; `flushed` is read from any thread."""
+    """The guarantee of one broker. Owner: the broker loop; `flushed` is read from any thread."""
 
     flushed: Callable[[], PhysicalOffset]
     flush_waits: bool
-    """Answers wait for the disk."""
+    """Whether responses wait for the disk."""
     flush_timeout_s: float
     replicas: Replicas | None = None
-    """None: answers do not wait for others."""
+    """None if responses do not wait for replicas."""
     replicas_timeout_s: float = 0.0
 
     @property
@@ -69,25 +70,33 @@ class Durability:
 
     @property
     def timeout_s(self) -> float:
-        """How long an answer may wait. One number, so that deadlines come in order."""
+        """How long a response may wait. The same for all, so that deadlines come in order."""
         return self.flush_timeout_s if self.replicas is None else self.replicas_timeout_s
 
+    def wait_for(self, replicas: Replicas | None, timeout_s: float) -> None:
+        """Make responses wait for these replicas from now on; None means for no replica."""
+        self.replicas, self.replicas_timeout_s = replicas, timeout_s
+
+    def limit_wait(self, timeout_s: float) -> None:
+        """Change how long a response may wait for replicas."""
+        self.replicas_timeout_s = timeout_s
+
     def confirmed(self) -> PhysicalOffset:
-        """Everything below is as safe as was promised. Only if something is promised."""
-        assert self.waits, "nothing is promised, so nothing can be confirmed"
+        """Everything below this offset meets the guarantee. Defined only if `waits`."""
+        assert self.waits, "responses do not wait, so nothing is confirmed"
         if self.replicas is None:
             return self.flushed()
         replicated = self.replicas.replicated
         return min(self.flushed(), replicated) if self.flush_waits else replicated
 
     def verdict(self, end: PhysicalOffset) -> Outcome | None:
-        """What to answer at once about records that end here; None: wait."""
+        """Return the outcome of records that end here if it is known already; None: wait."""
         if not self.waits or self.confirmed() >= end:
             return Outcome.DURABLE
         return self.replicas.missing() if self.replicas is not None else None
 
     def failure(self, end: PhysicalOffset) -> Outcome:
-        """What to answer when the time is up."""
+        """Return the outcome after a timeout."""
         if self.flush_waits and self.flushed() < end:
             return Outcome.FLUSH_DISK_TIMEOUT
         assert self.replicas is not None
@@ -95,7 +104,7 @@ class Durability:
 
 
 def durability_of(store: MessageStore) -> Durability:
-    """What a store promises by itself."""
+    """The guarantee of a store without replicas."""
     return Durability(
         flushed=lambda: store.flushed,
         flush_waits=store.config.flush_mode is FlushMode.SYNC,

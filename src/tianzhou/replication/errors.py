@@ -1,20 +1,20 @@
-"""What can go wrong between master and slave. Each closes the connection, with its reason."""
+"""Errors between master and slave. Each closes the connection and carries the reason."""
 
 from tianzhou.base.errors import Retry, TianzhouError
 
 
 class PeerRefused(TianzhouError):
-    """The other side is not who it should be, or says what can't be."""
+    """The peer is not the expected one, or sent something invalid."""
 
     retry = Retry.SAME_BROKER
 
 
 class PeerSilent(PeerRefused):
-    """Nothing was heard for too long."""
+    """The peer sent nothing for too long."""
 
 
 class Superseded(PeerRefused):
-    """The other side knows of a later master than this one."""
+    """The peer knows a later master than this one."""
 
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)

@@ -1,14 +1,14 @@
-"""Which master wrote which part of the log, and where two logs part.
+"""Which master wrote which part of the log, and where two logs diverge.
 
-A log is written by one master after the other. Each leaves a mark: from this offset on, it was I.
+A log is written by one master after another. Each adds a mark at the offset where it starts.
 
-    epoch   counts the masters that were appointed: a promotion makes a new one
-    run     counts the starts of one master after which the end of its log was uncertain
-    start   the log ended here when the run began
-    token   drawn at random, so that two who began at the same moment are told apart
+    epoch   number of the appointed master: each promotion increments it
+    run     number of starts of one master after which the end of its log was uncertain
+    start   where the log ended when the run started
+    token   random, to distinguish two masters that started at the same time
 
-Two logs are equal as far as their marks are, and the shorter of both ends of the last common one.
-What a copy holds beyond that place was never confirmed by whoever is the master now.
+Two logs are equal as far as their marks are equal, up to the shorter end of the last common mark.
+What a replica holds beyond that was never confirmed by the current master.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ Marks: TypeAlias = tuple[Mark, ...]
 
 
 def first(token: str) -> Marks:
-    """The first master of a group: the whole log is its own."""
+    """The mark of the first master of a group, which wrote the whole log."""
     return (Mark(epoch=1, run=0, start=0, token=token),)
 
 
@@ -59,14 +59,15 @@ def restarted(marks: Marks, end: PhysicalOffset, *, token: str) -> Marks:
 
 
 def _written(marks: Marks, end: PhysicalOffset) -> Marks:
-    """The marks of who wrote something that is there. Others part from the new mark at the same
-    place as they would from theirs; a master that crashes again and again must not fill the
-    greeting with them. The first stays: it says whose log this is."""
+    """Drop marks without bytes in the log. Other logs diverge from the new mark at the same offset
+    as from these marks, and a master that crashes repeatedly must not fill the greeting with them.
+    The first mark stays: it identifies the log."""
     return (*marks[:1], *(mark for mark in marks[1:] if mark.start < end))
 
 
 def known_at(marks: Sequence[Mark], end: int) -> Marks:
-    """The marks of a log that ends here; those beyond speak of bytes that it never got."""
+    """Return the marks of a log that ends here; later marks are about bytes that it never
+    received."""
     return tuple(mark for mark in marks if mark.start <= end)
 
 
@@ -93,7 +94,7 @@ def check_unique(mine: Marks, my_end: int, theirs: Marks) -> None:
 
 
 def parting(mine: Marks, my_end: int, theirs: Marks) -> PhysicalOffset | None:
-    """Up to where my log is surely the same as theirs; None if they never were one log."""
+    """Return up to where both logs are known to be equal; None if they have no common origin."""
     mine = known_at(mine, my_end)
     common = 0
     while common < min(len(mine), len(theirs)) and mine[common] == theirs[common]:

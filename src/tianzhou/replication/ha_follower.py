@@ -1,11 +1,11 @@
 """The slave's side of the connection, without a socket, a clock or a file.
 
-    WAITING  --welcome--> AGREED     one of our masters; the driver settles where the logs part
+    WAITING  --welcome--> AGREED     a Tianzhou master; the driver decides where the logs diverge
     WAITING  --frame----> STREAMING  a RocketMQ master, which sends after the first report
     AGREED   --frame----> STREAMING
 
-The slave speaks first: a hello to one of our masters, or at once its first report to RocketMQ's.
-Log bytes come out in the order of the log; the driver appends them and tells how far it is.
+The slave sends first: a hello to a Tianzhou master, or its first report to a RocketMQ master. Log
+bytes are returned in the order of the log; the driver appends them and reports its progress.
 """
 
 import enum
@@ -32,11 +32,11 @@ from tianzhou.replication.ha_session import is_proof, proof_of
 
 class State(enum.Enum):
     WAITING = enum.auto()
-    """Nothing came yet."""
+    """Nothing was received yet."""
     AGREED = enum.auto()
-    """The master said who it is."""
+    """The master sent its welcome."""
     STREAMING = enum.auto()
-    """The log flows."""
+    """The master streams its log."""
 
 
 ALLOWED: Final[Mapping[State, frozenset[State]]] = {
@@ -58,7 +58,7 @@ class SlaveSession:
         silence_s: float,
         now_s: float,
     ) -> None:
-        """Without a `hello` the master is taken for one of RocketMQ's."""
+        """Without a `hello` the master is assumed to be a RocketMQ broker."""
         self._hello = hello
         self._secret = secret
         self._heartbeat_s = heartbeat_s
@@ -66,30 +66,31 @@ class SlaveSession:
         self._heard_s = self._spoke_s = now_s
         self._buffer = bytearray()
         self._left = 0
-        """Bytes of the current frame that have not come yet."""
+        """Bytes of the current frame that were not received yet."""
         self._next: PhysicalOffset | None = None
-        """Where the next log byte stands."""
+        """Offset of the next log byte."""
         self.state = State.WAITING
         self.welcome: Welcome | None = None
         self.master_end = PhysicalOffset(0)
         """How far the master's log reaches, at least."""
         self._reported: int | None = None
 
-    # Speaking
+    # Sending
 
     def greeting(self) -> bytes:
-        """What to say when the connection stands, before any report."""
+        """Return the bytes to send first on a new connection, before any report."""
         return encode_words(self._hello) if self._hello is not None else b""
 
     def agreed(self) -> bytes:
-        """What to say after the welcome, before the first report: the proof, if one is wanted."""
+        """Return the bytes to send after the welcome, before the first report: the proof, if one is
+        required."""
         assert self.welcome is not None
         if not self._secret:
             return b""
         return encode_words(Proof(proof=proof_of(self._secret, "slave", self.welcome.nonce)))
 
     def report(self, end: PhysicalOffset, now_s: float) -> bytes:
-        """What the master should know of our log; nothing if it knows already."""
+        """Return the report of how far the slave's log reaches; empty if the master knows it."""
         if end == self._reported:
             return b""
         assert self._reported is None or end > self._reported, "a slave's log never shrinks"
@@ -97,18 +98,18 @@ class SlaveSession:
         return REPORT.pack(end)
 
     def tick(self, now_s: float) -> bytes:
-        """A sign of life, if one is due. Raises PeerSilent."""
+        """Return a heartbeat if one is due. Raises PeerSilent."""
         if now_s - self._heard_s > self._silence_s:
-            raise PeerSilent(f"nothing was heard for {now_s - self._heard_s:.1f} s")
+            raise PeerSilent(f"nothing was received for {now_s - self._heard_s:.1f} s")
         if self._reported is None or now_s - self._spoke_s < self._heartbeat_s:
             return b""
         self._spoke_s = now_s
         return REPORT.pack(self._reported)
 
-    # Hearing
+    # Receiving
 
     def received(self, data: bytes, now_s: float) -> list[LogBytes]:
-        """Take what came: bytes of the log, in order. A `welcome` shows in the attribute."""
+        """Process received bytes; returns bytes of the log, in order. A welcome sets `welcome`."""
         self._heard_s = now_s
         self._buffer += data
         pieces: list[LogBytes] = []
@@ -144,9 +145,9 @@ class SlaveSession:
         if offset < 0 or not 0 <= size <= FRAME_BYTES_MAX:
             raise PeerRefused(f"the master announces {size} bytes at {offset}")
         if self._hello is not None and self.state is State.WAITING:
-            raise PeerRefused("the master sends a log and does not say who it is")
+            raise PeerRefused("the master sends a log without a welcome")
         if self._next is not None and offset != self._next:
-            raise PeerRefused(f"the master goes on at {offset}; it was at {self._next}")
+            raise PeerRefused(f"the master continues at {offset}; expected {self._next}")
         if self.state is not State.STREAMING:
             self._become(State.STREAMING)
         self._next, self._left = PhysicalOffset(offset), size
@@ -155,11 +156,11 @@ class SlaveSession:
     def _welcomed(self, welcome: Welcome) -> None:
         hello = self._hello
         if hello is None or self.state is not State.WAITING:
-            raise PeerRefused("the master greets at the wrong moment")
+            raise PeerRefused("the master sent a second or late welcome")
         if welcome.superseded_by:
             raise Superseded(welcome.refusal, welcome.superseded_by)
         if welcome.refusal:
-            raise PeerRefused(f"the master refuses: {welcome.refusal}")
+            raise PeerRefused(f"the master refused: {welcome.refusal}")
         if (welcome.cluster, welcome.name) != (hello.cluster, hello.name):
             raise PeerRefused(
                 f"the master is {welcome.name} in {welcome.cluster}; this is a slave of "

@@ -2,12 +2,12 @@
 
 RocketMQ's, which every peer understands:
 
-    slave → master   i64 end of the slave's log: where to go on, and what it confirms
-    master → slave   i64 offset | i32 size | size bytes of the log; without bytes: a sign of life
+    slave → master   i64 end of the slave's log: where to continue, and what it confirms
+    master → slave   i64 offset | i32 size | size bytes of the log; without bytes: a heartbeat
 
-Ours, before these, so that both know whom they talk to. A slave sends words of eight bytes, each of
-which begins with FF: whoever knows only RocketMQ's reports reads them as negative offsets, which it
-ignores. The master answers in a frame whose offset is negative, which nobody else ever sends.
+Tianzhou's greeting, before these, so that both sides know their peer. A slave sends words of eight
+bytes, each of which starts with FF: a RocketMQ master reads them as negative offsets, which it
+ignores. The master responds with a frame whose offset is negative, which RocketMQ never sends.
 
     slave → master   FF "TZHA" version 1 | count 2, then `count` words FF | 7 bytes of text
     master → slave   i64 -1 | i32 size | size bytes of text
@@ -25,7 +25,7 @@ from tianzhou.replication.ha_epochs import Count, Epoch, Mark
 REPORT: Final = struct.Struct(">q")
 FRAME: Final = struct.Struct(">qi")
 SPOKEN: Final = -1
-"""Offset of a frame that holds words and no log."""
+"""Offset of a frame that holds a greeting instead of log bytes."""
 WORD: Final = 8
 _MARK: Final = 0xFF
 _HEAD: Final = struct.Struct(">B4sBH")
@@ -49,7 +49,7 @@ class LogBytes(NamedTuple):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """The last bytes of a log: who has others at this place has another log."""
+    """The last bytes of a log: a log with different bytes at this offset is a different log."""
 
     start: Count
     size: Count
@@ -57,7 +57,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a slave says first."""
+    """The first message of a slave."""
 
     cluster: str
     name: str
@@ -67,11 +67,11 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     probe: Probe | None = None
     nonce: str = ""
     address: str = ""
-    """Where it serves clients."""
+    """The address at which the slave serves clients."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a master answers."""
+    """The master's response to a hello."""
 
     cluster: str = ""
     name: str = ""
@@ -80,23 +80,23 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end: Count = 0
     file_bytes: Count = 0
     confirm_at_once: bool = True
-    """Somebody waits for reports; otherwise they may come a little later, for many bytes."""
+    """Whether responses wait for reports; otherwise the slave may delay and combine them."""
     confirm_flushed: bool = False
-    """Report only what is on the medium."""
+    """Whether to report only flushed bytes."""
     copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1
-    """As many must hold a message before its sender is answered; whoever is promoted goes on so."""
+    """Replicas that must hold a message before it is acknowledged; a promoted slave adopts it."""
     copies_min: Annotated[int, msgspec.Meta(ge=0, le=COPIES_MAX)] = 0
     """The lowest value an operator may set at run time; 0 from masters of earlier versions."""
     nonce: str = ""
     proof: str = ""
     refusal: str = ""
-    """Why there will be no log; the connection closes."""
+    """Why the master refuses to send its log; the connection is closed."""
     superseded_by: Epoch = 0
     """Epoch of a later master that the refused side should follow instead."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What a slave says after the welcome, if a secret is shared."""
+    """The slave's message after the welcome, if a secret is shared."""
 
     proof: str
 
@@ -105,18 +105,18 @@ T = TypeVar("T")
 
 
 def encode_words(value: msgspec.Struct) -> bytes:
-    """From slave to master."""
+    """Encode a message from slave to master."""
     text = msgspec.json.encode(value)
     text += b" " * (-len(text) % (WORD - 1))
     count = len(text) // (WORD - 1)
-    assert count <= WORDS_MAX, f"{len(text)} bytes are too many to say"
+    assert count <= WORDS_MAX, f"a greeting of {len(text)} bytes is too long"
     pieces = [_HEAD.pack(_MARK, _NAME, _VERSION, count)]
     pieces += [b"\xff" + text[at : at + WORD - 1] for at in range(0, len(text), WORD - 1)]
     return b"".join(pieces)
 
 
 def words_size(buffer: bytes | bytearray) -> int | None:
-    """How many bytes the words at the beginning have; None: not enough has come to tell."""
+    """Return the size of the greeting at the start of the buffer; None: not enough was received."""
     if len(buffer) < WORD:
         return None
     mark, name, version, count = _HEAD.unpack_from(buffer)
@@ -133,7 +133,7 @@ def decode_words(buffer: bytes | bytearray, size: int, kind: type[T]) -> T:
 
 
 def encode_spoken(value: msgspec.Struct) -> bytes:
-    """From master to slave."""
+    """Encode a message from master to slave."""
     text = msgspec.json.encode(value)
     return FRAME.pack(SPOKEN, len(text)) + text
 

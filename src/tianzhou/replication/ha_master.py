@@ -1,4 +1,4 @@
-"""The master's side on sockets: slaves connect, the log flows to them, their reports come back."""
+"""The master's side on sockets: slaves connect, receive the log and report their progress."""
 
 import asyncio
 import logging
@@ -11,9 +11,9 @@ from typing import Final, cast
 import msgspec
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.net.acceptor import Acceptor, Slot
+from tianzhou.net.acceptor import Acceptor, bind
+from tianzhou.net.admission import Slot
 from tianzhou.net.limits import HA_PORT, PortLimits
-from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome
 from tianzhou.replication.errors import PeerRefused, Superseded
 from tianzhou.replication.ha_frames import Welcome, encode_spoken
@@ -26,19 +26,21 @@ log: Final = logging.getLogger("tianzhou.replication")
 
 LAZY_BYTES: Final = 64 * 1024
 LAZY_S: Final = 0.005
-"""When no answer waits for slaves, the log is sent in pieces of this size or after this time:
-a piece for every round of the loop would cost the master more than half of what a send does."""
+"""While no response waits for slaves, the log is sent in parts of this size or after this time: a
+part in every iteration of the loop would cost the master more than half of a send."""
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
+"""Log bytes in memory on their way to one slave; the rest is read from the log when there is
+room."""
 _MISSED_MAX: Final = 64
 _MISSED_S: Final = 86_400.0
-"""A slave that was taken away for good is not missed for ever."""
+"""A slave that was removed permanently is reported as lost for this long."""
 _HISTORY: Final = 600
-"""Moments at which the end of the log is remembered, to say how late a slave is."""
+"""How many past ends of the log are kept to compute the delay of a slave."""
 
 
 def bind_for_slaves(host: str, chosen: int, usual: int) -> socket.socket | None:
-    """The port where slaves come; None if nobody chose one (0) and the usual one is taken."""
+    """Bind the port for slaves. Returns None if none was configured (0) and the usual one is
+    taken."""
     try:
         return bind(host, chosen or usual)
     except OSError as error:
@@ -49,9 +51,10 @@ def bind_for_slaves(host: str, chosen: int, usual: int) -> socket.socket | None:
 
 
 class HaMaster:
-    """Owner: the event loop. It is a `Replicas`: what answers wait for.
+    """Sends the log to slaves and implements `Replicas`, for which responses wait. Owner: the event
+    loop.
 
-    Invariant: replicated never goes back while this broker is the master
+    Invariant: replicated never decreases while this broker is the master
     """
 
     def __init__(
@@ -61,8 +64,11 @@ class HaMaster:
         monotonic_s: Callable[[], float],
         *,
         behind_bytes_max: int,
+        on_confirmed: Callable[[], None] = lambda: None,
+        on_superseded: Callable[[int], None] = lambda _epoch: None,
+        on_left: Callable[[], None] = lambda: None,
     ) -> None:
-        """`facts` gives None while this broker is not the master."""
+        """`facts` returns None while this broker is not the master."""
         self._store = store
         self._facts = facts
         self._monotonic_s = monotonic_s
@@ -70,14 +76,14 @@ class HaMaster:
         self.needed = 1
         """How many slaves must confirm."""
         self.connections: set[_Connection] = set()
-        self.on_confirmed: Callable[[], None] = lambda: None
-        """Told when `replicated` may have moved."""
-        self.on_superseded: Callable[[int], None] = lambda _epoch: None
-        """Told when a slave knows of a later master."""
-        self.on_left: Callable[[], None] = lambda: None
+        self.on_confirmed = on_confirmed
+        """Called when `replicated` may have advanced."""
+        self.on_superseded = on_superseded
+        """Called when a slave knows a later master."""
+        self.on_left = on_left
         """Called when a slave stops following."""
         self.hurries = False
-        """Answers wait for slaves."""
+        """Whether responses wait for slaves."""
         self.refused_count = 0
         self._pumped = PhysicalOffset(0)
         self._later: asyncio.TimerHandle | None = None
@@ -91,9 +97,14 @@ class HaMaster:
         self._acceptor = Acceptor(limits, lambda slot: _Connection(self, slot))
         self._acceptor.listen(bound)
 
+    def require(self, needed: int, *, hurries: bool) -> None:
+        """Count a message as replicated once this many slaves have it; `hurries` if responses
+        wait for that."""
+        self.needed, self.hurries = needed, hurries
+
     def begin(self) -> None:
-        """This broker is the master from now on. What its log holds was confirmed before, or is
-        declared so by whoever made it the master."""
+        """Start as the master. Everything in its log was confirmed before, or is declared confirmed
+        by the promotion."""
         self._replicated = self._store.log.end
         self._ends.clear()
         self._left.clear()
@@ -109,7 +120,7 @@ class HaMaster:
             self._later.cancel()
         self.drop_all()
 
-    # What is known of the slaves
+    # State of the slaves
 
     @property
     def replicated(self) -> PhysicalOffset:
@@ -139,16 +150,18 @@ class HaMaster:
             hello = session.hello
             rows.append(
                 SlaveView(
-                    acked=session.acked, address=(hello.address if hello else "") or one.remote,
-                    broker_id=hello.id if hello else -1, is_in_sync=self._is_near(one),
+                    acked=session.acked,
+                    address=(hello.address if hello else "") or one.remote,
+                    broker_id=hello.id if hello else -1,
+                    is_in_sync=self._is_near(one),
                     lag_bytes=end - session.acked,
                     lag_ms=self._late_ms(session.acked, end, now_s),
                 )
-            )  # fmt: skip
+            )
         return sorted(rows, key=lambda row: (row.broker_id, row.address))
 
     def left(self, slave: LostSlave) -> None:
-        """It does not follow any more."""
+        """Record that a slave stopped following."""
         self._left.pop(slave.broker_id, None)
         self._left[slave.broker_id] = self._monotonic_s(), slave
         if len(self._left) > _MISSED_MAX:
@@ -156,7 +169,8 @@ class HaMaster:
         self.on_left()
 
     def lost(self) -> list[LostSlave]:
-        """A slave that dies is forgotten by everybody else at once: somebody must miss it."""
+        """Remember a slave that died: all other components forget it at once, and operators must
+        learn of it."""
         here, now_s = {row.broker_id for row in self.rows()}, self._monotonic_s()
         self._left = {
             broker_id: (at_s, slave)
@@ -169,7 +183,7 @@ class HaMaster:
         ]
 
     def _late_ms(self, acked: int, end: int, now_s: float) -> int:
-        """How long ago the first byte that the slave lacks was written, about."""
+        """Return about how long ago the first byte that the slave lacks was written."""
         if acked >= end:
             return 0
         since = next((at_s for at_s, then in self._ends if then > acked), now_s)
@@ -178,7 +192,7 @@ class HaMaster:
     # Work
 
     def grown(self) -> None:
-        """The log may have grown: send it, now or in a moment."""
+        """Send new log bytes, now or shortly after."""
         end = self._store.log.end
         if not self.connections or end == self._pumped:
             return
@@ -205,14 +219,15 @@ class HaMaster:
             connection.tick(now_s)
 
     def forget_earlier(self, newest: "_Connection") -> None:
-        """A slave is back before we noticed that it was gone. It is one copy, not two."""
+        """Replace the connection of a slave that reconnected before its loss was noticed: it is one
+        replica."""
         for other in tuple(self.connections):
             if other is not newest and other.slave and other.slave == newest.slave:
                 self.connections.discard(other)
                 other.drop()
 
     def acked(self) -> None:
-        """A slave reported: see whether enough of them hold more now."""
+        """Update `replicated` after a report."""
         acks = sorted(
             (
                 one.session.acked
@@ -232,9 +247,13 @@ class HaMaster:
             return None
         store = self._store
         return MasterSession(
-            facts, lambda: extent_of(store), lambda probe: matches(store, probe),
-            host=host, nonce=secrets.token_hex(16), now_s=self._monotonic_s(),
-        )  # fmt: skip
+            facts,
+            lambda: extent_of(store),
+            lambda probe: matches(store, probe),
+            host=host,
+            nonce=secrets.token_hex(16),
+            now_s=self._monotonic_s(),
+        )
 
     def read(self, offset: PhysicalOffset, size: int) -> bytes:
         data = log_bytes(self._store, offset, size)
@@ -260,7 +279,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def slave(self) -> str:
-        """Where it serves clients, which no other does; nothing if it did not say."""
+        """The address where the slave serves clients, which identifies it; empty if unknown."""
         hello = self.session.hello if self.session is not None else None
         return hello.address if hello is not None else ""
 
@@ -293,7 +312,7 @@ class _Connection(asyncio.Protocol):
         if session.is_streaming and not was_streaming:
             self._master.forget_earlier(self)
             if not self._slot.prove():
-                self.refuse(PeerRefused("the limit of slaves is reached"))
+                self.refuse(PeerRefused("the limit on slaves is reached"))
                 return
             self._is_slave = True
             self._note("slave.streaming", start=int(session.sent))
@@ -334,8 +353,8 @@ class _Connection(asyncio.Protocol):
         log.warning("slave.refused", extra={"peer": self.remote, "reason": str(error)})
         epoch = error.epoch if isinstance(error, Superseded) else 0
         if self.session.hello is not None and not self.session.is_streaming:
-            told = Welcome(refusal=str(error), superseded_by=epoch)
-            self._transport.write(encode_spoken(told))
+            refusal = Welcome(refusal=str(error), superseded_by=epoch)
+            self._transport.write(encode_spoken(refusal))
             self._transport.close()
         else:
             self._transport.abort()

@@ -35,13 +35,13 @@ from tianzhou.replication.ha_plain import PlainPeers
 
 class State(enum.Enum):
     GREETING = enum.auto()
-    """Nothing was heard yet."""
+    """Nothing was received yet."""
     PROVING = enum.auto()
-    """Greeted and welcomed; the proof is missing."""
+    """Hello received and welcome sent; the proof is missing."""
     READY = enum.auto()
-    """Welcomed; the slave has yet to say where to continue."""
+    """Welcome sent; the slave has not reported where to continue yet."""
     STREAMING = enum.auto()
-    """The log flows."""
+    """The log is streamed."""
 
 
 ALLOWED: Final[Mapping[State, frozenset[State]]] = {
@@ -53,14 +53,14 @@ ALLOWED: Final[Mapping[State, frozenset[State]]] = {
 
 
 class Extent(NamedTuple):
-    """What a log holds."""
+    """The extent of a log."""
 
     min: PhysicalOffset
     end: PhysicalOffset
 
 
 class MasterFacts(NamedTuple):
-    """What the master is, and how it deals with slaves."""
+    """The identity of the master, and its rules for slaves."""
 
     cluster: str
     name: str
@@ -73,7 +73,7 @@ class MasterFacts(NamedTuple):
     secret: str
     plain_peers: PlainPeers
     plain_copies: bool
-    """Whether confirmations of slaves without a greeting count as copies."""
+    """Whether confirmations of slaves without a greeting count as replicas."""
     plain_frame_bytes: int
     frame_bytes: int
     heartbeat_s: float
@@ -83,7 +83,7 @@ class MasterFacts(NamedTuple):
 class MasterSession:
     """Owner: the caller that drives the connection.
 
-    Invariant: acked <= sent <= end of the log, and neither goes back
+    Invariant: acked <= sent <= end of the log, and neither decreases
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class MasterSession:
         self._heard_s = self._spoke_s = now_s
         self.state = State.GREETING
         self.hello: Hello | None = None
-        """Who the slave is; None for one of RocketMQ's."""
+        """The hello of the slave; None for a RocketMQ slave."""
         self.sent = PhysicalOffset(0)
         self.acked = PhysicalOffset(0)
         """Only in STREAMING: the slave holds everything below."""
         self._welcomed = Extent(PhysicalOffset(0), PhysicalOffset(0))
-        """What the log held when the slave was welcomed."""
+        """The extent of the log when the slave was welcomed."""
         self._common_end = 0
-        """How far the logs of both are the same, by what the slave said in its greeting."""
+        """How far both logs are equal, according to the slave's hello."""
 
     @property
     def is_streaming(self) -> bool:
@@ -122,13 +122,13 @@ class MasterSession:
 
     @property
     def counts(self) -> bool:
-        """Whether the slave's confirmations count as those of a copy of this log."""
+        """Whether the slave's confirmations count as those of a replica of this log."""
         return self.is_streaming and (self.hello is not None or self._facts.plain_copies)
 
-    # Hearing
+    # Receiving
 
     def received(self, data: bytes, now_s: float) -> bytes:
-        """Take what came; what to send back at once."""
+        """Process received bytes; returns the bytes to send back."""
         self._heard_s = now_s
         self._buffer += data
         answer = b""
@@ -152,7 +152,9 @@ class MasterSession:
             self.hello = decode_words(self._buffer, size, Hello)
             return self._welcome(self.hello)
         if self.state is not State.PROVING:
-            raise PeerRefused(f"words where an offset was expected ({self.state.name.lower()})")
+            raise PeerRefused(
+                f"a greeting where an offset was expected ({self.state.name.lower()})"
+            )
         proof = decode_words(self._buffer, size, Proof)
         if not is_proof(proof.proof, self._facts.secret, "slave", self._nonce):
             raise PeerRefused("the slave does not know the secret of this group")
@@ -163,34 +165,41 @@ class MasterSession:
         facts = self._facts
         if (hello.cluster, hello.name) != (facts.cluster, facts.name):
             raise PeerRefused(
-                f"a slave of {hello.name} in {hello.cluster} came to the master of {facts.name} "
+                f"a slave of {hello.name} in {hello.cluster} reached the master of {facts.name} "
                 f"in {facts.cluster}"
             )
         if hello.id <= 0:
-            raise PeerRefused(f"a slave can't have the id {hello.id}")
+            raise PeerRefused(f"invalid slave id {hello.id}")
         if is_later(hello.marks, facts.marks):
             epoch = epoch_of(hello.marks)
             raise Superseded(
                 f"slave {hello.id} followed a master of epoch {epoch}; ours is "
-                f"{epoch_of(facts.marks)}", epoch,
-            )  # fmt: skip
+                f"{epoch_of(facts.marks)}",
+                epoch,
+            )
         self._common_end = self._checked_common_end(hello)
         self._become(State.PROVING if facts.secret else State.READY)
         extent = self._welcomed = self._extent()
         return encode_spoken(
             Welcome(
-                cluster=facts.cluster, name=facts.name, marks=facts.marks, min=extent.min,
-                end=extent.end, file_bytes=facts.file_bytes,
+                cluster=facts.cluster,
+                name=facts.name,
+                marks=facts.marks,
+                min=extent.min,
+                end=extent.end,
+                file_bytes=facts.file_bytes,
                 confirm_at_once=facts.confirm_at_once,
-                confirm_flushed=facts.confirm_flushed, copies=facts.copies,
-                copies_min=facts.copies_min, nonce=self._nonce,
+                confirm_flushed=facts.confirm_flushed,
+                copies=facts.copies,
+                copies_min=facts.copies_min,
+                nonce=self._nonce,
                 proof=proof_of(facts.secret, "master", hello.nonce),
             )
-        )  # fmt: skip
+        )
 
     def _checked_common_end(self, hello: Hello) -> int:
-        """Where the logs part. A slave without a history that we share must at least hold our
-        bytes."""
+        """Return where the logs diverge. A slave without a common history must at least hold the
+        same bytes."""
         if not hello.end:
             return 0
         parted = parting(hello.marks, hello.end, self._facts.marks)
@@ -205,7 +214,7 @@ class MasterSession:
         return hello.end
 
     def _heard_reports(self) -> None:
-        """The last of several whole reports counts, as long as they go up."""
+        """Process whole reports, of which the last one counts; they must increase."""
         usable = len(self._buffer) // REPORT.size * REPORT.size
         for (offset,) in REPORT.iter_unpack(bytes(self._buffer[:usable])):
             if self.is_streaming:
@@ -226,11 +235,11 @@ class MasterSession:
         extent = self._extent()
         start = offset
         if offset == 0 and self.hello is None:
-            # RocketMQ's slaves expect this of their master.
+            # RocketMQ slaves expect this from their master.
             start = max(extent.end // self._facts.file_bytes * self._facts.file_bytes, extent.min)
         if not extent.min <= start <= extent.end:
             raise PeerRefused(
-                f"a slave wants to go on at {start}; this log holds {extent.min} to {extent.end}"
+                f"a slave requests the log from {start}; this log has {extent.min} to {extent.end}"
             )
         self.sent = PhysicalOffset(start)
         self.acked = PhysicalOffset(offset)
@@ -246,7 +255,7 @@ class MasterSession:
             starts.add(self._welcomed.end // self._facts.file_bytes * self._facts.file_bytes)
         if offset > self._common_end and offset not in starts:
             raise PeerRefused(
-                f"the slave reports {offset} at first; by its greeting it holds this log up to "
+                f"the first report of the slave is {offset}; by its greeting it has this log up to "
                 f"{self._common_end}"
             )
 
@@ -259,11 +268,11 @@ class MasterSession:
             )
         self.acked = PhysicalOffset(offset)
 
-    # Speaking
+    # Sending
 
     def next_range(self) -> tuple[PhysicalOffset, int] | None:
-        """Where the next frame begins, and how many bytes of the log it may have; None: nothing
-        is to be sent. A frame never crosses the end of a file."""
+        """Return where the next frame starts, and how many bytes of the log it may have; None if
+        there is nothing to send. A frame never crosses the end of a file."""
         if not self.is_streaming:
             return None
         extent = self._extent()
@@ -276,16 +285,16 @@ class MasterSession:
         return (self.sent, size) if size else None
 
     def frame(self, data: bytes, now_s: float) -> bytes:
-        """These bytes of the log, ready to be sent."""
+        """Return the frame for these bytes of the log."""
         header = FRAME.pack(self.sent, len(data))
         self.sent = PhysicalOffset(self.sent + len(data))
         self._spoke_s = now_s
         return header + data
 
     def tick(self, now_s: float) -> bytes:
-        """A sign of life, if one is due. Raises PeerSilent."""
+        """Return a heartbeat if one is due. Raises PeerSilent."""
         if now_s - self._heard_s > self._facts.silence_s:
-            raise PeerSilent(f"nothing was heard for {now_s - self._heard_s:.1f} s")
+            raise PeerSilent(f"nothing was received for {now_s - self._heard_s:.1f} s")
         if not self.is_streaming or now_s - self._spoke_s < self._facts.heartbeat_s:
             return b""
         self._spoke_s = now_s
@@ -297,7 +306,7 @@ class MasterSession:
 
 
 def proof_of(secret: str, who: str, nonce: str) -> str:
-    """Shows that `who` knows the secret, to whoever drew the nonce."""
+    """Return the proof that `who` knows the secret, for the peer that chose the nonce."""
     if not secret:
         return ""
     return hmac.new(secret.encode(), f"{who}:{nonce}".encode(), hashlib.sha256).hexdigest()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.net.connect import connect
 from tianzhou.replication.errors import PeerRefused
 from tianzhou.replication.ha_follower import SlaveSession
 from tianzhou.replication.ha_frames import Hello, LogBytes, Welcome
@@ -42,7 +43,7 @@ class SlaveSettings(NamedTuple):
 
 
 class Follower(Protocol):
-    """What the connection needs of the broker."""
+    """What the connection needs from the broker."""
 
     def master_address(self) -> str:
         """`host:port` where the master listens for slaves; empty: unknown."""
@@ -56,11 +57,11 @@ class Follower(Protocol):
     def hello(self) -> Hello: ...
 
     def agree(self, welcome: Welcome) -> None:
-        """The master said who it is: make our log a beginning of its log. Raises PeerRefused."""
+        """Truncate the slave's log to a prefix of this master's log. Raises PeerRefused."""
         ...
 
     def appended(self) -> None:
-        """The log grew; let it be seen."""
+        """Handle a longer log: make new messages visible."""
         ...
 
     def lost(self) -> None:
@@ -105,8 +106,8 @@ class HaSlave:
         if self._task is not None:
             self._task.cancel()
 
-    def look_again(self) -> None:
-        """The master may be elsewhere now."""
+    def reconnect_now(self) -> None:
+        """Reconnect now: the master may have a new address."""
         self._wake.set()
 
     @property
@@ -115,11 +116,11 @@ class HaSlave:
 
     @property
     def master_end(self) -> int:
-        """How far the master's log reaches, as far as we heard."""
+        """How far the master's log reaches, as last reported by it."""
         return self.following.session.master_end if self.following is not None else 0
 
     def flushed(self) -> None:
-        """More of the log is on the medium: confirm it, if that is what the master waits for."""
+        """Confirm newly flushed bytes, if the master waits for that."""
         if self.following is not None and self.following.confirms_flushed:
             self.following.report()
 
@@ -146,17 +147,18 @@ class HaSlave:
                     await self._wake.wait()
 
     async def _follow(self, target: str) -> None:
-        """One connection, from beginning to end."""
+        """Run one connection until it ends."""
         host, _, port = target.rpartition(":")
-        loop = asyncio.get_running_loop()
         greets, self._greets = self._greets, True
         try:
-            async with asyncio.timeout(CONNECT_S):
-                _, following = await loop.create_connection(
-                    lambda: _Following(self, greets=greets), host.strip("[]"), int(port)
-                )
+            following = await connect(
+                lambda: _Following(self, greets=greets),
+                host.strip("[]"),
+                int(port),
+                timeout_s=CONNECT_S,
+            )
         except (OSError, TimeoutError, ValueError, MemoryError) as error:
-            self._ended(target, f"can't connect: {str(error) or type(error).__name__}")
+            self._ended(target, f"cannot connect: {str(error) or type(error).__name__}")
             return
         self.following = following
         try:
@@ -184,11 +186,13 @@ class _Following(asyncio.Protocol):
         self._begun_s = now_s
         self.session = SlaveSession(
             slave.follower.hello() if greets else None,
-            secret=settings.secret, heartbeat_s=settings.heartbeat_s,
-            silence_s=settings.silence_s, now_s=now_s,
-        )  # fmt: skip
+            secret=settings.secret,
+            heartbeat_s=settings.heartbeat_s,
+            silence_s=settings.silence_s,
+            now_s=now_s,
+        )
         self._rest = b""
-        """The beginning of a record of which more must come."""
+        """The start of a record whose rest was not received yet."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = "the master closed the connection"
         self.may_go_plain = False
@@ -231,8 +235,8 @@ class _Following(asyncio.Protocol):
         if self._overlap is None:
             self.report()
             return
-        told = self.session.report(self._overlap.start, self._slave.monotonic_s())
-        self._transport.write(told)
+        report = self.session.report(self._overlap.start, self._slave.monotonic_s())
+        self._transport.write(report)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -257,7 +261,7 @@ class _Following(asyncio.Protocol):
             self.fail(str(error))
 
     def _append(self, pieces: list[LogBytes]) -> None:
-        """Everything of one read goes into the log together."""
+        """Append everything of one read at once."""
         data = b"".join([self._rest, *(piece.data for piece in pieces)])
         start = PhysicalOffset(pieces[0].offset - len(self._rest))
         end = self._store.append_raw(start, data)
@@ -269,14 +273,14 @@ class _Following(asyncio.Protocol):
             self._slave.follower.appended()
 
     def _report_soon(self) -> None:
-        """At once if the master waits for it."""
+        """Report at once if the master waits for it, otherwise after a short delay."""
         welcome = self.session.welcome
         if welcome is None or welcome.confirm_at_once:
             self.report()
         elif self._later is None:
-            self._later = asyncio.get_running_loop().call_later(LAZY_S, self._report_late)
+            self._later = asyncio.get_running_loop().call_later(LAZY_S, self._report_delayed)
 
-    def _report_late(self) -> None:
+    def _report_delayed(self) -> None:
         self._later = None
         self.report()
 
@@ -285,22 +289,23 @@ class _Following(asyncio.Protocol):
         return self.session.welcome is not None and self.session.welcome.confirm_flushed
 
     def report(self) -> None:
-        """Tell the master how far we are, as safely as it wants to know."""
+        """Report to the master how far the log reaches, or how far it is flushed if the master
+        requires that."""
         assert self._transport is not None
         if not self._is_proven or (self._greets and self.session.welcome is None):
             return
         end = self._store.log.end
         if self.confirms_flushed:
             end = min(end, self._store.flushed)
-        told = self.session.report(end, self._slave.monotonic_s())
-        if told and not self._transport.is_closing():
-            self._transport.write(told)
+        report = self.session.report(end, self._slave.monotonic_s())
+        if report and not self._transport.is_closing():
+            self._transport.write(report)
 
     def tick(self) -> None:
         assert self._transport is not None
         now_s = self._slave.monotonic_s()
         if self._greets and self.session.welcome is None and now_s - self._begun_s > GREET_S:
-            self._unanswered()
+            self._on_greeting_timeout()
             return
         if not self._is_proven and now_s - self._begun_s > PROVE_S:
             assert self._overlap is not None
@@ -310,14 +315,14 @@ class _Following(asyncio.Protocol):
             )
             return
         try:
-            told = self.session.tick(now_s)
+            report = self.session.tick(now_s)
         except PeerRefused as error:
             self.fail(str(error))
         else:
-            if told:
-                self._transport.write(told)
+            if report:
+                self._transport.write(report)
 
-    def _unanswered(self) -> None:
+    def _on_greeting_timeout(self) -> None:
         why_not = self._slave.follower.why_not_plain(self._host)
         self.may_go_plain = not why_not
         reason = f"the master did not answer the greeting within {GREET_S:.0f} s"

@@ -1,4 +1,4 @@
-"""What a broker remembers of its group (`config/replication.json`), and how it sees its log."""
+"""The durable replication state of a broker (`config/replication.json`), and access to its log."""
 
 from typing import Final
 
@@ -20,11 +20,11 @@ PROBE_BYTES: Final = 4096
 
 class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     role: str = ""
-    """MASTER or SLAVE since the last change; empty: as the settings say."""
+    """MASTER or SLAVE since the last change; empty: as in the settings."""
     broker_id: int = 0
     marks: tuple[Mark, ...] = ()
     copies: int = 1
-    """What the master promised that we follow or followed: copies that hold what is answered."""
+    """The ack policy of the current or last master: replicas that hold an acknowledged message."""
     copies_min: int = 0
     """The lowest value an operator may set at run time; 0 if it may not be lowered."""
     epoch_seen: int = 0
@@ -95,7 +95,7 @@ def _end_of_messages(store: MessageStore) -> int:
 
 
 def matches(store: MessageStore, probe: Probe) -> bool:
-    """Whether our log has the bytes that somebody else's ends with."""
+    """Whether this log has the bytes that another log ends with."""
     if not 0 < probe.size <= PROBE_BYTES or probe.start < 0:
         return False
     data = log_bytes(store, PhysicalOffset(probe.start), probe.size)

@@ -1,8 +1,8 @@
-"""Runs a node: time, messages, the disk. The only place where the node is called.
+"""Drives a node with time, messages and the disk. No other code calls the node.
 
-A save is carried out in this order: term and vote, by a thread of its own, because they are synced
-at once; then the log, which is written here and synced by the flush thread of the store. There is
-one save at a time, and everything that comes meanwhile is in the next: a group commit.
+A save first writes term and vote, in a separate thread because they are synced at once; then the
+log, which is written here and synced by the flush thread of the store. There is one save at a time,
+and everything that arrives meanwhile is in the next one: a group commit.
 """
 
 import asyncio
@@ -28,18 +28,19 @@ FULL_RETRY_S: Final = 1.0
 
 
 class Listener(Protocol):
-    """Who wants to know what becomes of the group."""
+    """Receives the events of a member."""
 
     def role_changed(self) -> None:
-        """The role, the term or the leader has changed; told before anything else of it."""
+        """Handle a change of the role, the term or the leader. Called before all other events of
+        it."""
         ...
 
     def progressed(self, ready: Ready) -> None:
-        """More is committed, or may be applied."""
+        """Handle a new commit index, or new entries to apply."""
         ...
 
     def fenced(self, reason: str) -> None:
-        """The disk failed; this member is none any more."""
+        """Handle a failed disk: this member has stopped taking part in the group."""
         ...
 
 
@@ -66,16 +67,16 @@ class RaftDriver:
         self._listener = listener
         self._tick_s = tick_s
         self._relaxed = relaxed
-        """What is written counts as durable, synced or not."""
+        """Whether written bytes count as durable without a sync."""
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "tianzhou-raft")
         self._ticker: asyncio.TimerHandle | None = None
         self._is_awake = False
         self._awaited: PhysicalOffset | None = None
-        """The save in hand is done when the log is synced up to here."""
+        """The current save is complete when the log is synced up to here."""
         self._seen = self._look()
         self.is_full = False
-        """The disk is: such a member does not stand for election."""
+        """Whether the disk is full: such a member does not stand for election."""
         self.is_stopped = False
 
     def start(self) -> None:
@@ -83,7 +84,7 @@ class RaftDriver:
         self.wake()
 
     def stop(self) -> None:
-        """Say and do nothing any more."""
+        """Stop: send and do nothing from now on."""
         self.is_stopped = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -103,7 +104,7 @@ class RaftDriver:
             self.wake()
 
     def wake(self) -> None:
-        """Carry out what the node asks for, once for all that happens in this round of the loop."""
+        """Schedule the work that the node requests, once per iteration of the event loop."""
         if not self._is_awake:
             self._loop.call_soon(self._run)
             self._is_awake = True  # set last: scheduling the call may raise MemoryError
@@ -123,7 +124,7 @@ class RaftDriver:
         self._is_awake = False
         self.drain()
 
-    # What is to be done
+    # Executing the actions of the node
 
     def drain(self) -> None:
         node = self.node
@@ -151,7 +152,7 @@ class RaftDriver:
             self._listener.role_changed()
 
     def write_tail(self) -> None:
-        """Bring what the node appended by itself into the log, before anything else is."""
+        """Write entries that the node appended itself, before any others."""
         tail = self.node.core.log.after(self._storage.last)
         if tail:
             self._storage.write(tail)
@@ -187,7 +188,7 @@ class RaftDriver:
             if save.entries:
                 self._awaited = self._storage.write(save.entries)
         except DiskFull as error:
-            # Nothing of it is written, or it is cut off when it is written again.
+            # Nothing was written, or it is truncated when it is written again.
             if not self.is_full:
                 log.warning("raft.disk_full", extra={"reason": str(error)})
             self.is_full, self._awaited = True, None
@@ -201,7 +202,7 @@ class RaftDriver:
         self._confirm()
 
     def flushed(self) -> None:
-        """The store has synced something."""
+        """Handle a sync of the store."""
         if not self.is_stopped and self._awaited is not None:
             self._confirm()
             self.wake()
@@ -214,7 +215,7 @@ class RaftDriver:
             self.node.advance()
 
     def doubt(self, place: int, reason: str) -> None:
-        """The log is damaged here: never vote or lead again before that is repaired."""
+        """Record damage of the log: the member must not vote or lead before it is repaired."""
         if self.is_stopped:
             return
         self._disk.shutdown(wait=True)  # a vote may be on its way to the disk
@@ -223,7 +224,7 @@ class RaftDriver:
             self._files.save(hard if hard.doubt else hard._replace(doubt=new_doubt()))
             self._storage.note_damage(place)
         except OSError as error:
-            reason = f"{reason}; and that can't be written down: {error}"
+            reason = f"{reason}; and recording it failed: {error}"
         self._fence(reason)
 
     def _fence(self, reason: str) -> None:

@@ -1,9 +1,9 @@
-"""An entry of the group's log, as it stands in the commit log.
+"""The format of a Raft entry in the commit log.
 
     header record | records of the entry, back to back
 
-The header is an ordinary record of fixed size: whoever walks a commit log steps over it like over
-any other. Its system flag says that it was rolled back: it is in no queue and no index. The body:
+The header is an ordinary record of fixed size, so that every reader of a commit log can skip it.
+Its system flag marks it as rolled back: it is in no queue and no index. The body:
 
     0 magic 4 | 4 version 2 | 6 kind 2 | 8 index 8 | 16 term 8 | 24 prev_term 8 |
     32 payload_bytes 4 | 36 payload_count 4
@@ -41,7 +41,7 @@ _AT_SYS_FLAG: Final = position_of("sys_flag")
 
 
 class Header(NamedTuple):
-    """What the header of an entry says."""
+    """The header of an entry."""
 
     kind: Kind
     index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -56,11 +56,17 @@ class Header(NamedTuple):
 
 
 def header_chunk(header: Header) -> RecordChunk:
-    """The header as a record that is yet to be stamped."""
+    """Return the header as a record that is not stamped yet."""
     body = BODY.pack(
-        MAGIC, VERSION, header.kind, header.index, header.term, header.prev_term,
-        header.payload_bytes, header.payload_count,
-    )  # fmt: skip
+        MAGIC,
+        VERSION,
+        header.kind,
+        header.index,
+        header.term,
+        header.prev_term,
+        header.payload_bytes,
+        header.payload_count,
+    )
     return _record(body)
 
 
@@ -74,7 +80,7 @@ HEADER_BYTES: Final = len(header_chunk(_BLANK).data)
 
 
 def size_of(entry: Entry) -> int:
-    """How many bytes an entry takes in the log."""
+    """Return the size of an entry in the log."""
     if entry.kind is Kind.MEMBERS:
         return 2 * HEADER_BYTES - BODY.size + len(entry.data)
     return HEADER_BYTES + len(entry.data)
@@ -83,10 +89,10 @@ def size_of(entry: Entry) -> int:
 def encode(
     entry: Entry, *, prev_term: Term, place: PhysicalOffset, time_ms: int
 ) -> tuple[bytes, int]:
-    """The bytes of an entry that begins at `place`, and its store time.
+    """Return the bytes of an entry that starts at `place`, and its store time.
 
-    `time_ms` is that of the entry before; a chunk brings its own. Raises ValueError if a chunk is
-    not a row of sound records, or belongs to another place.
+    `time_ms` is the store time of the previous entry; a chunk has its own. Raises ValueError if a
+    chunk has damaged records, or belongs to another position.
     """
     at = PhysicalOffset(place + HEADER_BYTES)
     payload, count = entry.data, 0
@@ -100,10 +106,10 @@ def encode(
 
 
 def check_chunk(data: Bytes, place: int) -> int:
-    """How many records a chunk has. Raises ValueError if one is not sound, or not of this place."""
+    """Return the number of records in a chunk. Raises ValueError if one is damaged or misplaced."""
     found = walk(data, 0, len(data))
     if not found.starts or found.end != len(data) or found.stop is not Stop.END:
-        raise ValueError(f"a chunk for {place} is no row of records: {found.stop.name.lower()}")
+        raise ValueError(f"invalid chunk for {place}: {found.stop.name.lower()}")
     bad = first_unsound(data, found.starts, len(data), base=place)
     if bad is not None:
         stated = INT64.unpack_from(data, found.starts[bad] + position_of("physical_offset"))[0]
@@ -118,7 +124,7 @@ def _stamped(chunk: RecordChunk, place: PhysicalOffset, time_ms: int) -> bytes:
 
 
 def header_at(buffer: Bytes, at: int, *, base: int) -> Header | None:
-    """The header that begins here; None if this is another record, or not sound.
+    """Parse the header that starts here; None if this is another record, or damaged.
 
     `base` is the physical offset of the buffer's first byte.
     """
@@ -140,7 +146,7 @@ _MARK: Final = _START[HEAD.size : HEAD.size + 6]
 
 
 def looks_like_header(buffer: Bytes, at: int) -> bool:
-    """Whether a record that is known to be sound is a header; cheap."""
+    """Whether an intact record is a header; cheap."""
     return (
         bytes(buffer[at : at + 8]) == _START[:8]
         and bytes(buffer[at + HEAD.size : at + HEAD.size + 6]) == _MARK
@@ -149,7 +155,7 @@ def looks_like_header(buffer: Bytes, at: int) -> bool:
 
 
 def decode(header: Header, buffer: Bytes, at: int) -> Entry:
-    """The entry whose header stands at `at`."""
+    """Return the entry whose header is at `at`."""
     start = at + HEADER_BYTES
     data = b""
     if header.kind is Kind.CHUNK:

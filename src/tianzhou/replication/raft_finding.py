@@ -1,4 +1,4 @@
-"""Finding the entries of a group in the commit log: by their index, and one after the other."""
+"""Find the entries of a group in the commit log by index, and iterate over them."""
 
 from typing import NamedTuple
 
@@ -61,11 +61,11 @@ class Entries:
         return found
 
     def at(self, place: PhysicalOffset) -> Found:
-        """Raises StoreDamaged if no entry begins here."""
+        """Return the entry that starts here. Raises StoreDamaged if there is none."""
         found = self.maybe_at(place)
         if found is None:
             raise StoreDamaged(
-                self._log.directory, "no entry of the group begins here", offset=place
+                self._log.directory, "no entry of the group starts here", offset=place
             )
         return found
 
@@ -85,7 +85,7 @@ class Entries:
         return self.at(self.behind(found))
 
     def behind(self, found: Found) -> PhysicalOffset:
-        """Where the next entry begins, or will."""
+        """Return where the next entry starts, or will start."""
         end = found.at + found.header.entry_bytes
         if found.end < self._log.end and end + 8 <= self._log.file_bytes:
             room, magic = SIZE_AND_MAGIC.unpack(_read(found.segment, end, SIZE_AND_MAGIC.size))

@@ -1,7 +1,7 @@
-"""A member of a Raft group, put together: files, log, node, driver, connections.
+"""A member of a Raft group: files, log, node, driver and connections.
 
-Whoever serves clients appends through it, asks it what is confirmed (`Replicas`), and hears from it
-when the member leads, follows, or is fenced.
+The broker appends through it, reads from it what is confirmed (`Replicas`), and is notified when
+the member leads, follows, or is fenced.
 """
 
 import logging
@@ -47,7 +47,7 @@ PREFERRED_LAG_MAX: Final = 1000
 
 
 class Opened(NamedTuple):
-    """What a member finds when it starts."""
+    """The recovered state of a member."""
 
     store: MessageStore
     storage: RaftStorage
@@ -56,10 +56,10 @@ class Opened(NamedTuple):
 
 
 def open_member(
-    settings: RaftSettings, disk: Files, root: str, config: StoreConfig, clock: Clock
+    settings: RaftSettings, disk: Files, root: str, config: StoreConfig, *, clock: Clock
 ) -> Opened:
-    """Recover the directory of a member. One that may have forgotten something is in doubt from
-    now on, and its log ends before what is damaged."""
+    """Recover the directory of a member. A member that may have lost data is in doubt from now on,
+    and its log ends before the damage."""
     peers = check(settings)
     files = RaftFiles(disk, root)
     is_new = files.is_new
@@ -75,8 +75,13 @@ def open_member(
         members = Members(frozenset(peers), addresses=text_of(peers))
         files.create(first_group(settings.raft_group, settings.raft_id, members), state)
         if state.doubt:
-            log.warning("raft.empty", extra={"remedy": "the others repair this member, unless the "
-                        "group is new: then start all of its members with --raft-new"})  # fmt: skip
+            log.warning(
+                "raft.empty",
+                extra={
+                    "remedy": "the others repair this member, unless the "
+                    "group is new: then start all of its members with --raft-new"
+                },
+            )
     else:
         state = files.load()
     visible = files.committed()[1]
@@ -86,7 +91,8 @@ def open_member(
     damage += [PhysicalOffset(noted)] if noted >= 0 else []
 
     def doubt(place: PhysicalOffset) -> None:
-        """Before anything is cut: a crash must not make the member forget that it forgot."""
+        """Record the doubt before anything is truncated: a crash must not make the member lose the
+        fact that it lost data."""
         nonlocal state
         state = (state or HardState())._replace(doubt=new_doubt())
         files.save(state)
@@ -95,11 +101,13 @@ def open_member(
     if state is None or damage:
         doubt(min(damage, default=PhysicalOffset(0)))
     storage = RaftStorage(
-        store, files, sound_end=min(damage, default=NOWHERE),
-        # A relaxed group has agreed to forget; in doubt, none of its members could be elected.
+        store,
+        files,
+        sound_end=min(damage, default=NOWHERE),
+        # A relaxed group accepts such a loss; in doubt, none of its members could be elected.
         on_loss=(lambda _: None) if settings.raft_relaxed else doubt,
-    )  # fmt: skip
-    assert state is not None, "what can't be loaded is in doubt"
+    )
+    assert state is not None, "a state that cannot be loaded is in doubt"
     group = storage.group
     if (group.name, group.member) != (settings.raft_group, settings.raft_id):
         raise UsageError(
@@ -110,7 +118,7 @@ def open_member(
 
 
 def _not_before(state: HardState, storage: RaftStorage) -> HardState:
-    """A state that was lost is not of an earlier term than the log."""
+    """Raise the term of a lost state to that of the log."""
     term = storage.terms.last_term
     return state if state.term >= term else state._replace(term=term, vote="")
 
@@ -132,25 +140,26 @@ def _check_content(message: Message) -> None:
 
 
 class Serving(Protocol):
-    """The broker of a member, as the group needs it."""
+    """What the group needs from the broker of a member."""
 
     def lead(self) -> None:
-        """All that is in the log is committed and applied: take messages."""
+        """Start to accept messages: everything in the log is committed and applied."""
         ...
 
     def follow(self) -> None:
-        """Another member leads, or none; take no messages."""
+        """Stop accepting messages: another member leads, or none."""
         ...
 
     def settle(self) -> None:
-        """More is committed: show it, and answer those who wait."""
+        """Handle a new commit index: make messages visible, and send waiting responses."""
         ...
 
     def fenced(self, reason: str) -> None: ...
 
 
 class RaftGroup:
-    """Owner: the event loop. Is a `Replicas`, a `Listener` of the driver."""
+    """A running member; implements `Replicas` and the driver's `Listener`. Owner: the event
+    loop."""
 
     def __init__(
         self, settings: RaftSettings, opened: Opened, *, broker: str, serving: Serving
@@ -164,8 +173,9 @@ class RaftGroup:
         config = RaftConfig(
             election_ticks=ticks,
             heartbeat_ticks=max(1, round(settings.raft_heartbeat_ms / tick_ms)),
-            append_bytes_max=APPEND_BYTES_MAX, inflight_max=INFLIGHT_MAX,
-        )  # fmt: skip
+            append_bytes_max=APPEND_BYTES_MAX,
+            inflight_max=INFLIGHT_MAX,
+        )
         saved = self.storage.saved(state)
         self.node = Node(settings.raft_id, config, Random(), storage=self.storage, saved=saved)
         greeting = Greeting(
@@ -175,11 +185,17 @@ class RaftGroup:
             greeting, self._received, self._lost, self._is_member, secret=settings.raft_secret
         )
         self.driver = RaftDriver(
-            self.node, self.storage, self.files, self.store, send=self.peers.send, listener=self,
-            tick_s=tick_ms / 1000, relaxed=settings.raft_relaxed,
-        )  # fmt: skip
+            self.node,
+            self.storage,
+            self.files,
+            self.store,
+            send=self.peers.send,
+            listener=self,
+            tick_s=tick_ms / 1000,
+            relaxed=settings.raft_relaxed,
+        )
         self._is_leading = False
-        """Messages are taken, in this term."""
+        """Whether messages are accepted, in this term."""
         self._led_term = 0
         self._committed = self._applied = self.storage.end_of(saved.commit)
         self.applied = saved.commit
@@ -207,8 +223,8 @@ class RaftGroup:
     # Members
 
     def _meet(self) -> None:
-        """Connect to whoever is in the group now, or must still hear that it is not. Addresses in
-        our own settings win: a member may be reached on another way from here."""
+        """Connect to all current members, and to removed ones that must still learn of it.
+        Addresses in this member's settings win: the route to a member may differ from here."""
         members = self.members
         met = members, members.everyone() | self.node.core.peers.keys()
         if met != self._met:
@@ -219,13 +235,13 @@ class RaftGroup:
         return peers_of(self.members.addresses) | self._peers_given
 
     def _is_member(self, name: NodeId) -> bool:
-        """Whether to listen to it. A member that has yet to hear of the group listens to all whom
-        its settings name."""
+        """Whether to accept messages from this member. A member that does not know the membership
+        yet accepts all members from its settings."""
         history = self.node.core.log.members
         known = {one for _, members in history.rows() for one in members.everyone()}
         return name in known or (name in self._peers_given and not self.applied)
 
-    # What the driver and the connections tell
+    # Events of the driver and the connections
 
     def _received(self, message: Message) -> None:
         try:
@@ -240,8 +256,10 @@ class RaftGroup:
 
     def role_changed(self) -> None:
         node = self.node
-        log.info("raft.role", extra={"role": node.role.value, "term": node.hard.term,
-                                     "leader": node.leader})  # fmt: skip
+        log.info(
+            "raft.role",
+            extra={"role": node.role.value, "term": node.hard.term, "leader": node.leader},
+        )
         if self._is_leading and (node.role, node.hard.term) != (Role.LEADER, self._led_term):
             self._is_leading = False
         if not self._is_leading:
@@ -254,7 +272,7 @@ class RaftGroup:
             self.applied, moved = ready.apply_to, True
             self._applied = self.storage.end_of(ready.apply_to)
         if self._is_leading:
-            # What a leader commits is its own log, and is in it.
+            # Entries that a leader commits are already in its own log.
             end = self.storage.end_of(min(ready.commit, self.storage.last))
             moved |= end > self._committed
             self._committed = end
@@ -276,7 +294,7 @@ class RaftGroup:
             except DiskFull as error:
                 log.warning("raft.cannot_serve", extra={"reason": str(error)})
                 self._is_leading, self.driver.is_full = False, True
-                node.resign()  # our heartbeats would keep others from leading
+                node.resign()  # heartbeats of this member would prevent another leader
                 self.driver.wake()
             else:
                 log.info("raft.serves", extra={"term": node.hard.term})
@@ -290,24 +308,24 @@ class RaftGroup:
         self.driver.flushed()
 
     def found_damage(self, place: int) -> None:
-        """Something in the log can't be read any more. The others have it: this member ends, and
-        a start lets them repair it."""
+        """Handle a read error of the log. The other members have the bytes: this member stops, and
+        the next start lets them repair it."""
         self.driver.doubt(place, f"the log is damaged at {place}")
 
     def second(self) -> None:
-        """About once a second: what is not urgent."""
+        """Do periodic work; call it about once a second."""
         self._note()
         self._prefer()
 
     def _trim(self) -> None:
-        """Files have expired. At once: a member that needs one of them is told where the log begins
-        now, and whoever looked for it would take the log for damaged."""
+        """Handle expired files at once: a member that needs one must learn where the log starts
+        now, and a reader of an expired file would take the log for damaged."""
         index = self.storage.trim()
         if index > self.node.core.log.start.index:
             self.node.trimmed(index)
 
     def _prefer(self) -> None:
-        """Let the member lead that the settings want, if it is there and has nearly everything."""
+        """Transfer leadership to the preferred member, if it responds and is nearly up to date."""
         if not self._is_leading or not self._settings.raft_preferred:
             return
         for name in self._settings.raft_preferred.replace(",", ";").split(";"):
@@ -352,11 +370,11 @@ class RaftGroup:
 
     def _propose(self, data: bytes) -> None:
         position = self.node.propose(data)
-        assert not isinstance(position, Refusal), f"{position}: said to be possible before"
+        assert not isinstance(position, Refusal), f"{position}: was checked before"
 
     def _give_up(self) -> None:
-        """The disk is full: let somebody else lead. All that was written is proposed, so there is
-        something to hand over; if nobody can take it, the others find out by themselves."""
+        """Transfer leadership because the disk is full. Everything that was written is proposed, so
+        another member can take over; if none can, the others elect a leader after a timeout."""
         self.driver.is_full = True
         heir = self.best_heir()
         if heir is None or self.transfer(heir) is not None:
@@ -380,7 +398,7 @@ class RaftGroup:
     def transfer(self, target: NodeId) -> Refusal | None:
         refusal = self.node.hand_over(target)
         if refusal is None and target != self.node.id:
-            # From here on, until the heir says that it serves, nobody takes messages.
+            # From here until the successor accepts messages, no member does.
             log.info("raft.hands_over", extra={"term": self.node.hard.term, "heir": target})
         self.driver.wake()
         return refusal
@@ -391,7 +409,7 @@ class RaftGroup:
         return position if isinstance(position, Refusal) else position.index
 
     def best_heir(self) -> NodeId | None:
-        """The voter that has most of our log, if there is one that counts and can be told."""
+        """Return the connected voter that has most of this log, if there is one."""
         peers, is_there = self.node.core.peers, self.peers.is_connected
         voters = [name for name in peers if self.members.may_vote(name) and is_there(name)]
         fit = [name for name in voters if not peers[name].doubt]
@@ -407,5 +425,5 @@ class RaftGroup:
 
     @property
     def leader_broker(self) -> str:
-        """Where clients find the leader, as far as this member knows."""
+        """The address of the leader's broker, as far as this member knows it."""
         return self.peers.brokers.get(self.node.leader, "")

@@ -1,16 +1,16 @@
-"""Marks along the log, on disk: so that a start need not walk over all of it.
+"""Marks along the log, on disk, so that a start need not read all of it.
 
     mark   index 8 | place 8 | term 8 | kind 4 | crc 4
 
-All integers are big-endian; index, place and term are signed. A mark stands for one entry: for the
-first of every term, for every change of members, and for one in so many bytes. The CRC-32 covers
-the CRC of the mark before and the 28 bytes of this one: marks are a chain, and what is left of it
-after a crash, or behind a place where the log was cut, does not fit together.
+All integers are big-endian; index, place and term are signed. A mark describes one entry: the first
+of every term, every membership change, and one per fixed number of bytes. The CRC-32 covers the CRC
+of the previous mark and the 28 bytes of this one: marks form a chain, which is broken after a crash
+or after a truncation of the log.
 
-Marks are a hint and are never synced. Why they may be believed: when a mark was written, all before
-it were those of the log that ended there. If the entry that it names stands in the log today, with
-its index and term, then everything before that entry is as it was then (that is what Raft's log
-matching says), and so all marks before it are right.
+Marks are a hint and are never synced. They can be trusted because, when a mark was written, all
+marks before it described the log that ended there. If the log still has the entry that the mark
+names, with its index and term, then everything before that entry is unchanged (Raft's log matching
+property), and so all earlier marks are right.
 """
 
 import logging
@@ -31,18 +31,18 @@ _FIELDS: Final = struct.Struct(">qqqI")
 _CRC: Final = struct.Struct(">I")
 MARK_BYTES: Final = _FIELDS.size + _CRC.size
 _BEGIN: Final = bytes(_CRC.size)
-"""What the first mark is chained to."""
+"""The start of the chain of checksums."""
 EXPIRED_MAX: Final = 4096
-"""So many marks of entries that have expired are carried along, or as many as there are others."""
+"""Marks of expired entries that are kept, or as many as there are others."""
 
 
 class Spacing(NamedTuple):
-    """How many marks there are, and how much of a log is walked over in spite of them."""
+    """The distance between marks, and how much of the log a start reads in spite of them."""
 
     step_bytes: int = 256 * 1024
     walk_bytes: int = 16 << 20
-    """A start looks at the headers of so much anyhow: damage is likeliest where a disk was busy
-    last, and this much takes less than a second."""
+    """Bytes at the end of the log whose headers a start always checks: damage is most likely where
+    the disk wrote last, and this takes less than a second."""
 
 
 class Mark(NamedTuple):
@@ -64,7 +64,7 @@ class Marks:
         self._is_given_up = False
 
     def load(self) -> list[Mark]:
-        """The marks that fit together. What of them is right, only the log can tell: say `keep`."""
+        """Read the marks with a valid chain. Compare them with the log, then call `keep`."""
         data, chain, found = self._file.pread(0, self._file.size()), _BEGIN, list[Mark]()
         for at in range(0, len(data) - MARK_BYTES + 1, MARK_BYTES):
             fields = data[at : at + _FIELDS.size]
@@ -78,7 +78,8 @@ class Marks:
         return found
 
     def keep(self, marks: Sequence[Mark], *, expired: int) -> None:
-        """Go on behind these, which are right. Before them stand `expired` others in the file."""
+        """Continue after these marks, which are right; `expired` others precede them in the
+        file."""
         if expired > max(EXPIRED_MAX, len(marks)) or not marks:
             self._write_anew(marks)
             return
@@ -91,7 +92,7 @@ class Marks:
             self._write(mark)
 
     def note(self, mark: Mark) -> None:
-        """An entry was added to the log."""
+        """Record a new entry of the log."""
         last = self._last
         if (
             last is None
@@ -109,8 +110,8 @@ class Marks:
         try:
             self._file.pwrite(len(self._indices) * MARK_BYTES, fields + chain)
         except OSError as error:
-            # A disk that is full takes more later; one that fails does so for the log as well.
-            # A mark that is missing must stay the last one: the next start begins anew there.
+            # A full disk may have space later; a failing disk also fails for the log.
+            # After a missing mark no other may follow: the next start continues from there.
             self._is_given_up = True
             log.warning("raft.marks_given_up", extra={"reason": str(error)})
             return
@@ -118,7 +119,7 @@ class Marks:
         self._last, self._chain = mark, chain
 
     def cut(self, first: LogIndex) -> None:
-        """Entries from `first` on are gone."""
+        """Drop the marks of entries from `first` on."""
         rank = bisect_left(self._indices, first)
         if rank < len(self._indices):
             del self._indices[rank:]

@@ -1,19 +1,19 @@
 """Connections between the members of a Raft group.
 
-Everybody dials everybody else and speaks on the connection that it made; nobody answers on it,
-except to the greeting. A message that can't be delivered now is dropped: Raft sends again what
-matters.
+Every member connects to every other one and sends on the connection that it opened; only the
+greeting is answered on the same connection. A message that cannot be delivered now is dropped: Raft
+resends what matters.
 
     frame     size 4, big-endian | payload
-    greeting  the first frame of whoever dials: JSON with the group, both names, the size of log
-              files (equal on all members, or their logs could not be) and where its broker is
-    answer    the first frame of whoever listens: JSON with where its broker is, or an error
-    proof     the second frame of whoever dials, if the members share a secret: JSON
+    greeting  the first frame of the dialling member: JSON with the group, both names, size of log
+              files (equal on all members) and the address of its broker
+    answer    the first frame of the listening member: JSON with its broker's address, or an error
+    proof     the second frame of the dialling member, if there is a shared secret: JSON
     message   all other frames, see `raft/codec.py`
 
-With a secret, greeting and answer carry a nonce each, and answer and proof show that whoever sends
-them knows the secret: an HMAC-SHA256 of the other's nonce, the kind of frame, the group, its own
-name and that of the other. Nobody is listened to before that.
+With a secret, greeting and answer each carry a nonce, and answer and proof prove that their sender
+knows the secret: an HMAC-SHA256 of the other's nonce, the kind of frame, the group, the sender's
+name and the receiver's name. Other frames are ignored before that.
 """
 
 import asyncio
@@ -27,9 +27,10 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from tianzhou.base.errors import ProtocolError
-from tianzhou.net.acceptor import Acceptor, Slot
+from tianzhou.net.acceptor import Acceptor, bind
+from tianzhou.net.admission import Slot
+from tianzhou.net.connect import connect
 from tianzhou.net.limits import RAFT_PORT
-from tianzhou.net.server import bind
 from tianzhou.raft import codec
 from tianzhou.raft.messages import Message, NodeId
 from tianzhou.replication.ha_session import is_proof, proof_of
@@ -44,8 +45,8 @@ CONNECT_S: Final = 2.0
 GREET_S: Final = RAFT_PORT.prove_s
 """A peer that has not proven its membership by then is not a member, or is dead."""
 UNHEARD_MS: Final = 10_000
-"""A machine that takes nothing for so long has lost its power. It is dialed anew until it is back;
-the system by itself tries an old connection only every other minute."""
+"""A machine that acknowledges nothing for this long has probably lost power. The member reconnects
+until it is back; the system itself retries an old connection only every other minute."""
 CONNECTIONS_PER_MEMBER: Final = 4
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 1.0
@@ -53,13 +54,13 @@ _VERSION: Final = 1
 
 
 class Greeting(NamedTuple):
-    """Who we are."""
+    """The first frame of a connection: which member opened it."""
 
     group: str
     member: NodeId
     file_bytes: int
     broker: str
-    """Where clients find this member."""
+    """The address of this member's broker."""
 
     def text(self, to: NodeId, nonce: str) -> bytes:
         value = {**self._asdict(), "to": to, "version": _VERSION, "nonce": nonce}
@@ -82,11 +83,11 @@ class PeerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self.member: NodeId = ""
-        """Who is at the other end, once it has said so, and shown it if that is asked."""
+        """The name of the peer, once it has greeted and, with a secret, proven it."""
         self.greeted: dict[str, Any] = {}
-        """What it said, as long as it has not shown that it may say so."""
+        """The greeting of a peer that has not proven itself yet."""
         self.nonce = secrets.token_hex(16)
-        """What the other has to sign."""
+        """The nonce that the peer must sign."""
         loop = asyncio.get_running_loop()
         self.since = loop.time()
         self.closed = loop.create_future()
@@ -155,7 +156,7 @@ class PeerConnection(asyncio.Protocol):
 
 
 class Peers:
-    """Owner: the event loop."""
+    """Connections to all members of a group. Owner: the event loop."""
 
     def __init__(
         self,
@@ -178,12 +179,12 @@ class Peers:
         self._in: set[PeerConnection] = set()
         self._refused: dict[NodeId, str] = {}
         self.brokers: dict[NodeId, str] = {greeting.member: greeting.broker}
-        """Where the brokers of the members are, as far as they have said."""
+        """Addresses of the members' brokers, as far as known."""
 
     def listen(self, host: str, port: int) -> int:
-        """Accept members at this address; port 0 takes a free one. Returns the port."""
+        """Accept members at this address; port 0 selects a free one. Returns the port."""
         bound = bind(host, port)
-        self._acceptor = Acceptor(replace(RAFT_PORT, prove_s=GREET_S), self._met)
+        self._acceptor = Acceptor(replace(RAFT_PORT, prove_s=GREET_S), self._accept)
         self._acceptor.listen(bound)
         return bound.getsockname()[1]
 
@@ -213,16 +214,16 @@ class Peers:
 
     async def _dial(self, member: NodeId, address: str) -> None:
         host, _, port = address.rpartition(":")
-        loop, pause = asyncio.get_running_loop(), RETRY_S
+        pause = RETRY_S
         while True:
             try:
-                async with asyncio.timeout(CONNECT_S):
-                    _, wire = await loop.create_connection(
-                        lambda: PeerConnection(self._answered, self._dropped),
-                        host.strip("[]"),
-                        int(port),
-                    )
-            except (OSError, TimeoutError, MemoryError, UnicodeError):
+                wire = await connect(
+                    lambda: PeerConnection(self._on_answer, self._on_dropped),
+                    host.strip("[]"),
+                    int(port),
+                    timeout_s=CONNECT_S,
+                )
+            except (OSError, TimeoutError, MemoryError):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_MAX_S)
                 continue
@@ -234,15 +235,15 @@ class Peers:
             pause = RETRY_S if member not in self._refused else RETRY_MAX_S
             await asyncio.sleep(pause)
 
-    def _answered(self, wire: PeerConnection, frame: bytes) -> None:
-        """The member that we dialed has answered our greeting."""
+    def _on_answer(self, wire: PeerConnection, frame: bytes) -> None:
+        """Handle the answer of a member to our greeting."""
         value = _json(frame)
         name = value.get("member", "")
         reason = str(value.get("error", ""))
         if not reason and self._addresses.get(name) is None:
-            reason = f"{name!r} answers, which is no member"
+            reason = f"{name!r} answered, which is not a member"
         if not reason and not self._is_proof("answer", value, wire.nonce, by=name):
-            reason = f"{name} does not know raft_secret; set it alike on all members"
+            reason = f"{name} does not know raft_secret; set the same raft_secret on all members"
         if reason:
             if self._refused.get(name) != reason:
                 log.warning("raft.refused", extra={"peer": wire.remote, "reason": reason})
@@ -257,23 +258,23 @@ class Peers:
         self.brokers[name] = str(value.get("broker", ""))
         self._out[name] = wire
 
-    def _dropped(self, wire: PeerConnection) -> None:
+    def _on_dropped(self, wire: PeerConnection) -> None:
         if self._out.get(wire.member) is wire:
             del self._out[wire.member]
 
     # Listening
 
-    def _met(self, slot: Slot) -> PeerConnection:
-        wire = PeerConnection(self._received, self._left, slot)
+    def _accept(self, slot: Slot) -> PeerConnection:
+        wire = PeerConnection(self._received, self._on_closed, slot)
         self._in.add(wire)
         return wire
 
     def _received(self, wire: PeerConnection, frame: bytes) -> None:
         if wire.greeted:
-            self._proved(wire, frame)
+            self._on_proof(wire, frame)
             return
         if not wire.member:
-            self._greeted(wire, frame)
+            self._on_greeting(wire, frame)
             return
         try:
             message = codec.decode(frame)
@@ -284,11 +285,11 @@ class Peers:
         if message.sender == wire.member and message.to == self._greeting.member:
             self._on_message(message)
 
-    def _greeted(self, wire: PeerConnection, frame: bytes) -> None:
+    def _on_greeting(self, wire: PeerConnection, frame: bytes) -> None:
         value, ours = _json(frame), self._greeting
         problem = self._problem(value)
         if problem:
-            self._turn_away(wire, problem)
+            self._reject(wire, problem)
             return
         proof = self._proof("answer", value, to=value["member"])
         answer = {"member": ours.member, "broker": ours.broker, "nonce": wire.nonce, "proof": proof}
@@ -298,14 +299,14 @@ class Peers:
         else:
             self._admit(wire, value)
 
-    def _proved(self, wire: PeerConnection, frame: bytes) -> None:
+    def _on_proof(self, wire: PeerConnection, frame: bytes) -> None:
         value, wire.greeted = wire.greeted, {}
         if self._is_proof("proof", _json(frame), wire.nonce, by=value["member"]):
             self._admit(wire, value)
         else:
-            self._turn_away(wire, f"{value['member']} does not know raft_secret")
+            self._reject(wire, f"{value['member']} does not know raft_secret")
 
-    def _turn_away(self, wire: PeerConnection, problem: str) -> None:
+    def _reject(self, wire: PeerConnection, problem: str) -> None:
         log.warning("raft.stranger", extra={"peer": wire.remote, "reason": problem})
         answer = {"error": problem, "member": self._greeting.member}
         wire.send([json.dumps(answer).encode()])
@@ -314,15 +315,16 @@ class Peers:
     def _admit(self, wire: PeerConnection, value: dict[str, Any]) -> None:
         assert wire.slot is not None, "only accepted connections are admitted"
         if not wire.slot.prove():
-            self._turn_away(wire, "members have too many connections; close some of them")
+            self._reject(wire, "members have too many connections; close some of them")
             return
         self._replace_oldest(value["member"])
         wire.member = value["member"]
         self.brokers[wire.member] = str(value.get("broker", ""))
 
     def _replace_oldest(self, member: NodeId) -> None:
-        """A member needs one connection. An old one may remain for a while after the member
-        reconnected; more of them would take the slots of other members."""
+        """Close the oldest connection of a member that has too many. A member needs one; an old one
+        may remain for a while after it reconnected, but more would take the slots of other
+        members."""
         known = [wire for wire in self._in if wire.member == member]
         if len(known) >= CONNECTIONS_PER_MEMBER:
             min(known, key=lambda wire: wire.since).abort()
@@ -330,33 +332,34 @@ class Peers:
     # Proving
 
     def _proof(self, frame: str, value: dict[str, Any], *, to: NodeId) -> str:
-        who = _who(frame, self._greeting.group, self._greeting.member, to)
-        return proof_of(self._secret, who, str(value.get("nonce", "")))
+        context = _proof_context(frame, self._greeting.group, self._greeting.member, to)
+        return proof_of(self._secret, context, str(value.get("nonce", "")))
 
     def _is_proof(self, frame: str, value: dict[str, Any], nonce: str, *, by: NodeId) -> bool:
         if not self._secret:
             return True
-        who = _who(frame, self._greeting.group, by, self._greeting.member)
-        return is_proof(str(value.get("proof", "")), self._secret, who, nonce)
+        context = _proof_context(frame, self._greeting.group, by, self._greeting.member)
+        return is_proof(str(value.get("proof", "")), self._secret, context, nonce)
 
     def _problem(self, value: dict[str, Any]) -> str:
-        """Why whoever greets us so is not listened to."""
+        """Return why a greeting is rejected; empty if it is accepted."""
         ours = self._greeting
         if value.get("version") != _VERSION or value.get("group") != ours.group:
             return f"this is {ours.member} of group {ours.group}, version {_VERSION}"
         if value.get("to") != ours.member:
             return f"this is {ours.member}, not {value.get('to')!r}"
         if not self._is_member(value.get("member", "")):
-            return f"{value.get('member')!r} is no member of group {ours.group}; add it first"
+            return f"{value.get('member')!r} is not a member of group {ours.group}; add it first"
         if value.get("file_bytes") != ours.file_bytes:
             return (
                 f"log files have {value.get('file_bytes')} bytes there and {ours.file_bytes} here; "
-                "set commit_log_file_bytes alike on all members"
+                "set the same commit_log_file_bytes on all members"
             )
         return ""
 
-    def _left(self, wire: PeerConnection) -> None:
-        """A connection ended. If it was the last of its member, that is probably gone."""
+    def _on_closed(self, wire: PeerConnection) -> None:
+        """Handle the end of a connection. If it was the member's last one, the member is probably
+        gone."""
         self._in.discard(wire)
         if wire.member and not any(other.member == wire.member for other in self._in):
             self._on_lost(wire.member)
@@ -373,7 +376,7 @@ class Peers:
             wire.close()
 
     def abort(self) -> None:
-        """As the end of a process."""
+        """Close everything at once, as the end of a process does."""
         for task in self._dialers.values():
             task.cancel()
         if self._acceptor is not None:
@@ -382,14 +385,14 @@ class Peers:
             wire.abort()
 
 
-def _who(frame: str, group: str, by: NodeId, to: NodeId) -> str:
-    """Whose proof it is, for whom, and in which frame: nobody can use that of another, nor let
-    whoever answers make the one that he lacks to dial."""
+def _proof_context(frame: str, group: str, by: NodeId, to: NodeId) -> str:
+    """The context of a proof: sender, receiver and kind of frame. It prevents replaying the proof
+    of another member, and reflecting an answer as the proof that a dialling member must send."""
     return json.dumps([frame, group, by, to])
 
 
 def _json(frame: bytes) -> dict[str, Any]:
-    """Words and numbers; what else a stranger sends is nothing."""
+    """Parse an untrusted frame; only strings and integers are kept."""
     try:
         value = json.loads(frame)
     except (ValueError, RecursionError):

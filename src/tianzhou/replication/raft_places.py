@@ -1,7 +1,7 @@
-"""Where entries stand in the log: exactly for the newest, and for one of many among the older.
+"""Positions of entries in the log: exact for the newest, sampled for older ones.
 
-From an entry that is known the next is one step away, because headers say how long entries are.
-So few numbers are enough for a log of any size, and all of them can be found again by a walk.
+From a known entry the next one is one step away, because headers contain the size of entries. So a
+few numbers suffice for a log of any size, and a scan can rebuild all of them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,9 +11,9 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.raft.messages import LogIndex
 
 EXACT: Final = 4096
-"""So many of the newest entries are known exactly: what followers lack is mostly among them."""
+"""The number of newest entries with exact positions; followers mostly lack these."""
 STEP_BYTES: Final = 256 * 1024
-"""Of older entries, one in so many bytes: some hundred steps at most."""
+"""Distance between the known positions of older entries: some hundred steps at most."""
 
 
 class Places:
@@ -25,7 +25,7 @@ class Places:
         self._indices: list[LogIndex] = []
         self._places: list[PhysicalOffset] = []
         self._thinned = 0
-        """Rows before this rank are thinned out already."""
+        """Rows before this rank are already sampled."""
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -49,19 +49,19 @@ class Places:
         self._thinned += len(kept)
 
     def at_or_before(self, index: LogIndex) -> tuple[LogIndex, PhysicalOffset]:
-        """The last known entry that is not behind this one."""
+        """Return the last known entry up to this one."""
         rank = bisect_right(self._indices, index) - 1
-        assert rank >= 0, f"entry {index} has expired, or there are none"
+        assert rank >= 0, f"entry {index} has expired, or the log is empty"
         return self._indices[rank], self._places[rank]
 
     def cut(self, first: LogIndex) -> None:
-        """Forget everything from `first` on."""
+        """Drop everything from `first` on."""
         rank = bisect_left(self._indices, first)
         del self._indices[rank:], self._places[rank:]
         self._thinned = min(self._thinned, rank)
 
     def trim(self, first: LogIndex, place: PhysicalOffset) -> None:
-        """The log begins with the entry `first` now, which stands here."""
+        """Record that the log now starts with the entry `first` at this position."""
         rank = bisect_left(self._indices, first)
         del self._indices[:rank], self._places[:rank]
         self._thinned = max(0, self._thinned - rank)

@@ -1,4 +1,4 @@
-"""Settings of a Raft group, with DLedger's property names as aliases, and who its peers are."""
+"""Settings of a Raft group, with DLedger's property names as aliases, and its peers."""
 
 import ipaddress
 import re
@@ -17,52 +17,60 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
     raft_enabled: bool = setting(
-        False, alias="enableDLegerCommitLog",
-        help="Be a member of a group that elects its own master.",
-    )  # fmt: skip
+        False,
+        alias="enableDLegerCommitLog",
+        help="Join a group that elects its own master.",
+    )
     raft_group: str = setting(
         "", alias="dLegerGroup", help="Name of the Raft group, equal on all members."
     )
     raft_peers: str = setting(
-        "", alias="dLegerPeers",
-        help="Where the members listen to each other: `n0=host:port;n1=host:port;n2=host:port`, "
+        "",
+        alias="dLegerPeers",
+        help="Addresses of the members for each other: `n0=host:port;n1=host:port;n2=host:port`, "
         "or with `-` as RocketMQ writes it. The same on all members.",
-    )  # fmt: skip
-    raft_id: str = setting("", alias="dLegerSelfId", help="Which of the peers this one is.")
+    )
+    raft_id: str = setting("", alias="dLegerSelfId", help="The name of this member in raft_peers.")
     raft_preferred: str = setting(
-        "", alias="preferredLeaderId",
-        help="Members that should lead, best first, separated by `;`. Another one hands over to "
+        "",
+        alias="preferredLeaderId",
+        help="Preferred leaders, best first, separated by `;`. Another leader hands over to "
         "them when they have everything.",
-    )  # fmt: skip
+    )
     raft_new: bool = setting(
         False,
-        help="The group is being created: an empty directory has forgotten nothing. Say it once; "
+        help="The group is being created, so an empty directory has lost nothing. Set it once; "
         "a member with an empty directory otherwise counts only when the others repaired it.",
-    )  # fmt: skip
+    )
     raft_relaxed: bool = setting(
         False,
-        help="Acknowledge what a majority has in memory. A loss of power may then lose messages.",
+        help="Acknowledge messages that a majority has in memory. A power failure may lose them.",
     )
     raft_secret: str = setting(
         "",
-        help="Members prove to each other that they know this. Empty: no proof.",
+        help="Shared secret that members prove to each other. Empty: no proof.",
     )
     raft_election_ms: int = setting(
-        1_000, min=100, max=60_000,
-        help="A member that hears of no leader for so long, or up to twice as long, stands for "
-        "election; a leader that no majority hears for so long steps down.",
-    )  # fmt: skip
+        1_000,
+        min=100,
+        max=60_000,
+        help="A member without a leader for this long, or up to twice as long, stands for "
+        "election; a leader without a majority for this long steps down.",
+    )
     raft_heartbeat_ms: int = setting(
-        200, min=10, max=10_000, help="How often a leader speaks when there is nothing to say."
+        200, min=10, max=10_000, help="Interval of the leader's heartbeats."
     )
     raft_ack_timeout_ms: int = setting(
-        2_500, min=10, max=60_000, alias="maxWaitAckTimeMs",
-        help="How long a producer waits for a majority before it is told that there is none.",
-    )  # fmt: skip
+        2_500,
+        min=10,
+        max=60_000,
+        alias="maxWaitAckTimeMs",
+        help="How long a producer waits for a majority before its send fails.",
+    )
 
 
 def peers_of(text: str) -> dict[NodeId, str]:
-    """Names and addresses. Raises UsageError."""
+    """Parse the peers: names and addresses. Raises UsageError."""
     found: dict[NodeId, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, sign, address = part.partition("=")
@@ -108,13 +116,13 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def check(settings: RaftSettings) -> dict[NodeId, str]:
-    """The peers, if these settings can work. Raises UsageError."""
+    """Validate these settings and return the peers. Raises UsageError."""
     peers = peers_of(settings.raft_peers)
     if not settings.raft_group:
-        raise UsageError("a Raft group needs a name: say --raft-group NAME")
+        raise UsageError("a Raft group needs a name; pass --raft-group NAME")
     if settings.raft_id not in peers:
         known = ", ".join(peers) or "none"
-        raise UsageError(f"raft_id is {settings.raft_id!r}, which is none of the peers ({known})")
+        raise UsageError(f"raft_id {settings.raft_id!r} must be one of the peers ({known})")
     if settings.raft_heartbeat_ms * 2 > settings.raft_election_ms:
         raise UsageError(
             f"heartbeats every {settings.raft_heartbeat_ms} ms are too rare for elections after "

@@ -1,8 +1,8 @@
-"""What a member of a Raft group must not forget, besides the log: the files in `raft/`.
+"""The durable state of a Raft member besides the log: the files in `raft/`.
 
     state    term, vote and doubt: two slots of 512 bytes, at 0 and 4096, written in turn
-    commit   how much of the log was known to be committed, a moment ago; a hint, never synced
-    marks    where entries stand in the log, see `raft_marks.py`; a hint, never synced
+    commit   how much of the log was recently known to be committed; a hint, never synced
+    marks    positions of entries in the log, see `raft_marks.py`; a hint, never synced
     group    JSON: the name of the group, of this member, and its memberships by index
 
 A slot or hint:
@@ -58,7 +58,7 @@ def encode_slot(slot: Slot) -> bytes:
 
 
 def decode_slot(data: bytes) -> Slot | None:
-    """What a slot says; None if it was never written, or is torn or damaged."""
+    """Parse a slot; None if it was never written, or is torn or damaged."""
     if len(data) < SLOT_BYTES:
         return None
     magic, crc = _HEAD.unpack_from(data)
@@ -71,7 +71,7 @@ def decode_slot(data: bytes) -> Slot | None:
 
 
 class GroupState(NamedTuple):
-    """Which group a directory belongs to, who was in it, and where its log begins."""
+    """The group of a directory, its memberships, and where its log starts."""
 
     name: str
     member: NodeId
@@ -79,10 +79,10 @@ class GroupState(NamedTuple):
     start: Start = Start(LogIndex(0), Term(0))
     place: PhysicalOffset = PhysicalOffset(0)
     ranks: tuple[tuple[str, int, int], ...] = ()
-    """Topic, queue and the rank that its next message had, where the log begins. A queue whose
-    messages have all expired knows it from nowhere else."""
+    """Topic, queue and the offset of its next message where the log starts. For a queue whose
+    messages have all expired there is no other record of it."""
     damaged: int = -1
-    """Where in the log damage was found while it was read, if that is not repaired yet."""
+    """Where damage was found in the log, if it is not repaired yet."""
 
 
 class RaftFiles:
@@ -102,8 +102,8 @@ class RaftFiles:
         return not self._files.exists(self._path("group"))
 
     def create(self, group: GroupState, state: HardState) -> None:
-        """Make the files of a member that starts for the first time. The group comes last: what
-        a crash leaves before it is made again."""
+        """Create the files of a member that starts for the first time. The group is written last:
+        after an earlier crash the files are created again."""
         make_lasting_dirs(self._files, self.directory)
         for name, size in _SIZES.items():
             self._files.create(self._path(name), size).close()
@@ -118,7 +118,7 @@ class RaftFiles:
         self._marks = self._files.open(self._path("marks"))
 
     def load(self) -> HardState | None:
-        """The newest state; None if that may be lost, and with it a vote that was given."""
+        """Return the latest state; None if it, and with it a granted vote, may be lost."""
         for name, size in _SIZES.items():
             if not self._files.exists(self._path(name)):
                 self._files.create(self._path(name), size).close()
@@ -128,15 +128,15 @@ class RaftFiles:
         slots = [slot for data in written if (slot := decode_slot(data)) is not None]
         if slots:
             self._sequence = max(slots).sequence
-        # A sector is written whole or not at all: one that is neither empty nor sound is damaged,
-        # and may have been the newest.
+        # A sector is written completely or not at all: one that is neither empty nor valid is
+        # damaged, and may have been the latest.
         if not slots or len(slots) < len(written):
             return None
         newest = max(slots)
         return HardState(Term(newest.term), newest.vote, newest.doubt)
 
     def save(self, state: HardState) -> None:
-        """When this returns the state survives a crash."""
+        """Write the state; when this returns it survives a crash."""
         assert self._state is not None
         self._sequence += 1
         slot = Slot(self._sequence, state.term, state.doubt, state.vote)
@@ -146,7 +146,7 @@ class RaftFiles:
     # How much is committed
 
     def note_commit(self, index: LogIndex, end: PhysicalOffset) -> None:
-        """Everything up to this index, which ends there, is permanent. Survives the process."""
+        """Record the committed index and its physical end. Survives the process."""
         assert self._commit is not None
         self._commit.pwrite(0, encode_slot(Slot(0, index, end, "")))
 
@@ -165,10 +165,14 @@ class RaftFiles:
     def save_group(self, group: GroupState) -> None:
         rows = [[index, members.encode().decode()] for index, members in group.members]
         value = {
-            "group": group.name, "member": group.member, "members": rows,
-            "start": list(group.start), "place": group.place, "ranks": group.ranks,
+            "group": group.name,
+            "member": group.member,
+            "members": rows,
+            "start": list(group.start),
+            "place": group.place,
+            "ranks": group.ranks,
             "damaged": group.damaged,
-        }  # fmt: skip
+        }
         path = self._path("group")
         with creating(self._files, f"{path}.tmp", 0) as file:
             file.pwrite(0, json.dumps(value, indent=2).encode())
@@ -188,16 +192,20 @@ class RaftFiles:
             value = json.loads(data)
             index, term = value["start"]
             return GroupState(
-                value["group"], value["member"], _rows(value["members"]),
-                Start(LogIndex(index), Term(term)), PhysicalOffset(value["place"]),
+                value["group"],
+                value["member"],
+                _rows(value["members"]),
+                Start(LogIndex(index), Term(term)),
+                PhysicalOffset(value["place"]),
                 tuple((topic, queue, rank) for topic, queue, rank in value["ranks"]),
                 value["damaged"],
-            )  # fmt: skip
+            )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreDamaged(
-                path, f"can't be read: {error}; remove the whole directory: "
+                path,
+                f"can't be read: {error}; remove the whole directory: "
                 "the member is then repaired by the others of its group",
-            ) from error  # fmt: skip
+            ) from error
 
     def close(self) -> None:
         for file in (self._state, self._commit, self._marks):
@@ -209,7 +217,7 @@ class RaftFiles:
 
 
 def new_doubt() -> int:
-    """A number for a doubt, unlike any other."""
+    """Return a new, unique number for a doubt."""
     return SystemRandom().randrange(1, 1 << 60)
 
 

@@ -1,7 +1,7 @@
 """The log of a Raft group in the commit log of a store: reading entries, writing and cutting them.
 
-The log is written before the node asks for it where that can be: a leader appends the chunks of its
-clients at once, because only then are their places known. What the node waits for is the disk.
+Where possible the log is written before the node requests it: a leader appends its clients' chunks
+at once, because only then are their positions known. The node then waits for the disk.
 """
 
 import json
@@ -36,7 +36,7 @@ from tianzhou.store.store import MessageStore
 
 _SPACING: Final = Spacing()
 ENTRY_BYTES_MAX: Final = 4 << 20
-"""A chunk that is larger becomes several entries, so that followers get it in parts."""
+"""A larger chunk is split into several entries, so that followers receive it in parts."""
 
 
 class RaftStorage:
@@ -54,8 +54,8 @@ class RaftStorage:
         on_loss: Callable[[PhysicalOffset], None] = lambda _end: None,
         spacing: Spacing = _SPACING,
     ) -> None:
-        """Of the log, what is before `sound_end` is used; the rest is cut off. `on_loss` is told
-        before that if entries go which the member may have acknowledged."""
+        """Use the log up to `sound_end` and truncate the rest. `on_loss` is called first if the
+        rest has entries that the member may have acknowledged."""
         self._on_loss = on_loss
         self._store = store
         self._files = files
@@ -67,11 +67,11 @@ class RaftStorage:
         self.members = MemberHistory(self.group.members[:1])
         self._time_ms = 0
         self._end = store.log.min_offset
-        """Where the last entry ends. The log may end behind it, with a blank, if the disk was full
-        when the next entry was to be written."""
+        """Where the last entry ends. The log may end later, with a blank record, if the disk was
+        full when the next entry was written."""
         self._load(sound_end, spacing.walk_bytes)
 
-    # What is there
+    # Queries
 
     @property
     def last(self) -> LogIndex:
@@ -82,12 +82,16 @@ class RaftStorage:
         commit = min(self._files.committed()[0], self.last)
         start = self.terms.start
         return Saved(
-            state, start, self.last, self.terms.runs()[1:], self.members.rows(),
+            state,
+            start,
+            self.last,
+            self.terms.runs()[1:],
+            self.members.rows(),
             max(commit, start.index),
-        )  # fmt: skip
+        )
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[Entry]:
-        """As `LogStorage` says."""
+        """See `LogStorage`."""
         found, room = self._entries.find(first), bytes_max
         rows: list[Entry] = []
         while True:
@@ -100,7 +104,8 @@ class RaftStorage:
                 return rows
 
     def _decode(self, found: Found) -> Entry:
-        """Raises StoreDamaged if what comes from the disk is not what was written."""
+        """Read an entry. Raises StoreDamaged if the bytes on disk are not those that were
+        written."""
         entry = raft_entry.decode(found.header, found.data, 0)
         if entry.kind is Kind.CHUNK and found.place < self._store.log.hot_from:
             try:
@@ -112,7 +117,7 @@ class RaftStorage:
         return entry
 
     def note_damage(self, place: int) -> None:
-        """A start cuts the log before the entry that holds this place."""
+        """Mark damage: the next start truncates the log before the entry at this position."""
         self.group = self.group._replace(damaged=place)
         self._files.save_group(self.group)
 
@@ -123,14 +128,14 @@ class RaftStorage:
         return self._entries.find(index).end
 
     def _time_of(self, index: LogIndex) -> int:
-        """Its store time, which what follows may need."""
+        """The store timestamp of an entry, which the next one may need."""
         if index == self.terms.start.index:
             return 0
         found = self._entries.find(index)
         return found.time_ms
 
     def mark(self) -> bytes:
-        """Where another log must begin to be like this one, and the ranks of its queues there."""
+        """Return where another log must start to match this one, and its queue offsets there."""
         store = self._store
         minimums = [(queue.key, store.min_offset(queue.key)) for queue in store.queues]
         ranks = [(*key, minimum) for key, minimum in minimums if minimum > 0]
@@ -139,7 +144,7 @@ class RaftStorage:
     # Starting
 
     def _load(self, sound_end: PhysicalOffset, walk_bytes: int) -> None:
-        """Walk over the headers, cut what is not a whole entry, and finish a new beginning."""
+        """Scan the headers, truncate an incomplete entry, and complete an interrupted reset."""
         log, group = self._store.log, self.group
         if log.min_offset < group.place or log.end < group.place:
             self._store.begin_again(group.place)
@@ -155,15 +160,16 @@ class RaftStorage:
                 break
             header = found.header
             if found.end > sound_end:
-                break  # not all of it was written, so nobody was told that it is here
+                break  # the entry is incomplete, so it was never acknowledged
             if not len(self._places):
                 self._begin_behind(Start(LogIndex(header.index - 1), header.prev_term))
             if header.index != self.last + 1 or header.prev_term != self.terms.last_term:
                 raise StoreDamaged(
-                    log.directory, f"entry {header.index} of term {header.term} stands behind "
+                    log.directory,
+                    f"entry {header.index} of term {header.term} stands behind "
                     f"{self.last}; remove the directory: the others of the group repair it",
                     offset=place,
-                )  # fmt: skip
+                )
             self._note(found, found.time_ms)
             place = self._entries.behind(found)
         if is_lost or self.last < self._files.committed()[0]:
@@ -174,7 +180,7 @@ class RaftStorage:
             self._files.save_group(self.group)
 
     def _resume(self, sound_end: PhysicalOffset, walk_from: PhysicalOffset) -> PhysicalOffset:
-        """Take over what marks tell of the log before this place; where to walk on from there."""
+        """Use the marks before this position; returns where to continue the scan."""
         start, marks = self._store.log.min_offset, self._marks.load()
         live = [mark for mark in marks if mark.place >= start]
         expired = len(marks) - len(live)
@@ -189,7 +195,7 @@ class RaftStorage:
         self._pass(first.header, start)
         for mark in live:
             if mark.place > start:
-                # Between two marks nothing begins that has one.
+                # No entry that needs a mark lies between two marks.
                 self.terms.extend(LogIndex(mark.index - 1), self.terms.last_term)
                 self._pass(mark, mark.place)
         found = self._entries.at(live[-1].place)
@@ -212,20 +218,20 @@ class RaftStorage:
             self.members.append(entry.index, membership.decode(data))
 
     def _keep_ranks(self) -> None:
-        """A queue whose messages had expired on the leader goes on with the rank it had there, and
-        not at 0: groups that had read it would skip what comes."""
+        """Continue queues whose messages had expired on the leader at their offsets there, not at
+        0: groups that had read them would skip new messages."""
         for topic, queue_id, rank in self.group.ranks:
             queue = self._store.queues.obtain(queue_key(topic, queue_id))
             if queue.end < rank:
                 queue.append(QueueOffset(rank - 1), MISSING)
 
     def _drop_rest(self) -> None:
-        """Nothing stands behind the last entry, not even a blank: the next may fit before it."""
+        """Remove a blank record after the last entry: the next entry may fit before it."""
         if self._store.log.end > self._end:
             self._store.truncate(self._end)
 
     def _begin_behind(self, start: Start) -> None:
-        """The oldest entry that is left says what was before it."""
+        """Derive the start of the log from its oldest entry."""
         self.terms = Terms(start, (), start.index)
         rows = [row for row in self.group.members if row[0] <= start.index]
         self.members = MemberHistory(rows[-1:])
@@ -242,9 +248,9 @@ class RaftStorage:
     def append(
         self, chunk: RecordChunk, term: Term, propose: Callable[[bytes], object]
     ) -> Appended:
-        """Write a leader's chunk now, as one entry or several; where the records went. What each
-        entry holds is proposed when it stands in the log: if there is no room behind it, log and
-        node agree all the same. Raises what `MessageStore.append` does."""
+        """Write a leader's chunk as one entry or several; returns where the records are. Each entry
+        is proposed once it is in the log, so that log and node agree even if there is no room for
+        the next entry. Raises the same errors as `MessageStore.append`."""
         spans: list[LogSpan] = []
         offsets: list[int] = []
         first = 0
@@ -274,12 +280,16 @@ class RaftStorage:
 
     def _append(self, chunk: RecordChunk, term: Term) -> tuple[Appended, PhysicalOffset]:
         header = Header(
-            Kind.CHUNK, LogIndex(self.last + 1), term, self.terms.last_term,
-            len(chunk.data), len(chunk),
-        )  # fmt: skip
+            Kind.CHUNK,
+            LogIndex(self.last + 1),
+            term,
+            self.terms.last_term,
+            len(chunk.data),
+            len(chunk),
+        )
         log = self._store.log
         if log.end > self._end and self._fits(header.entry_bytes):
-            raise DiskFull("the next file of the log could not be made; free space")
+            raise DiskFull("the next log file could not be created; free some disk space")
         place = self._make_room(header.entry_bytes)
         joined = join([header_chunk(header), chunk])
         appended = self._store.append(joined)
@@ -289,9 +299,9 @@ class RaftStorage:
         return appended, place
 
     def write(self, entries: Sequence[Entry]) -> PhysicalOffset:
-        """Bring entries into the log, if they are not there, behind all that agrees with them;
-        where the last of them ends. Raises ValueError if they do not belong here, DiskFull, and
-        what else a store raises."""
+        """Append entries that the log does not have yet, after truncating conflicting ones; returns
+        where the last one ends. Raises ValueError if they do not fit this log, DiskFull, and other
+        errors of the store."""
         for entry in entries:
             if self.terms.at(entry.index) == entry.term and entry.index <= self.last:
                 continue
@@ -322,7 +332,8 @@ class RaftStorage:
             self._save_members()
 
     def _make_room(self, size: int) -> PhysicalOffset:
-        """The place of the next entry: here, or in the next file if it does not fit."""
+        """Return the position of the next entry: in this file, or in the next one if it does not
+        fit."""
         log = self._store.log
         if log.end == self._end and not self._fits(size):
             room = log.file_bytes - log.end % log.file_bytes
@@ -331,12 +342,12 @@ class RaftStorage:
         return log.end
 
     def _fits(self, size: int) -> bool:
-        """Whether an entry stands in the file of the one before: the rule all members follow."""
+        """Whether an entry is in the same file as its predecessor; all members follow this rule."""
         used = self._end % self._store.log.file_bytes
         return not used or used + size + BLANK_BYTES_MIN <= self._store.log.file_bytes
 
     def cut(self, first: LogIndex) -> None:
-        """Entries from `first` on were never committed, and go."""
+        """Truncate entries from `first` on, which were never committed."""
         self._end = self.end_of(LogIndex(first - 1))
         self._time_ms = self._time_of(LogIndex(first - 1))
         self._store.truncate(self._end)
@@ -347,12 +358,14 @@ class RaftStorage:
             self._save_members()
 
     def begin(self, begin: Begin) -> None:
-        """Forget everything, and begin where the leader's log does."""
+        """Discard everything, and restart where the leader's log starts."""
         place, ranks = decode_mark(begin.mark)
         self.group = self.group._replace(
-            members=((begin.start.index, begin.members),), start=begin.start, place=place,
+            members=((begin.start.index, begin.members),),
+            start=begin.start,
+            place=place,
             ranks=ranks,
-        )  # fmt: skip
+        )
         self._files.save_group(self.group)  # a start finishes what a crash interrupts
         self._store.begin_again(self.group.place)
         self._keep_ranks()
@@ -362,7 +375,8 @@ class RaftStorage:
         self._time_ms = 0
 
     def trim(self) -> LogIndex:
-        """The store may have removed its oldest files; the last index that went with them."""
+        """Drop entries whose files the store has deleted; returns the last index that was
+        dropped."""
         place = self._store.log.min_offset
         if self._end > place:
             first = self._entries.at(place).header.index
@@ -397,8 +411,9 @@ def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
         [start - base for start in chunk.starts[first:end]],
         [at - base for at in chunk.ends[first:end]],
         chunk.queues[first:end],
-        has_crc=chunk.has_crc, has_long_hosts=chunk.has_long_hosts,
-    )  # fmt: skip
+        has_crc=chunk.has_crc,
+        has_long_hosts=chunk.has_long_hosts,
+    )
 
 
 def first_group(name: str, member: str, members: Members) -> GroupState:

@@ -29,15 +29,17 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    module_name = _MODULES.get(name)
-    if module_name is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        advice = missing_extra(error)
-        if advice is None:
-            raise
-        raise ModuleNotFoundError(advice, name=error.name) from error
-    return getattr(module, name)
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> object:
+        module_name = _MODULES.get(name)
+        if module_name is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = import_module(module_name)
+        except ModuleNotFoundError as error:
+            advice = missing_extra(error)
+            if advice is None:
+                raise
+            raise ModuleNotFoundError(advice, name=error.name) from error
+        return getattr(module, name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.bulk.brokers import Brokers
 from tianzhou.spark import plan
 from tianzhou.spark.option_values import EARLIEST, LATEST
 from tianzhou.spark.options import ReadOptions
@@ -34,8 +34,8 @@ class TopicReader(DataSourceReader):
             start, end = self._bounds(Topics(brokers, options), brokers)
         divided = plan.divided(
             plan.ranges_of(start, end),
-            rows_max=options.rows_per_partition_max,
-            partitions_min=options.partitions_min,
+            rows_max=options.partitioning.rows_max,
+            partitions_min=options.partitioning.partitions_min,
         )
         return [Ranges(ranges) for ranges in divided]
 
@@ -49,8 +49,8 @@ class TopicReader(DataSourceReader):
         """Return the option `tags`, or without one the tags that the query's filter allows."""
         options, tags = self._options, self._narrowed.tags
         return (
-            options.tags
-            if tags is None or options.sql92 or options.tags != "*"
+            options.filter.tags
+            if tags is None or options.filter.sql92 or options.filter.tags != "*"
             else (" || ".join(sorted(tags)))
         )
 
@@ -59,7 +59,9 @@ class TopicReader(DataSourceReader):
         earliest, latest = topics.earliest(queues), topics.latest(queues)
         start = self._side("starting", brokers, earliest, latest)
         end = self._side("ending", brokers, earliest, latest)
-        if not any(isinstance(one, int) for one in (self._options.starting, self._options.ending)):
+        if not any(
+            isinstance(one, int) for one in (self._options.start.offsets, self._options.end.offsets)
+        ):
             plan.check_forward(start, end)
         if self._narrowed.tags == set():
             return {}, {}
@@ -74,14 +76,16 @@ class TopicReader(DataSourceReader):
     def _side(self, side: str, brokers: Brokers, earliest: Offsets, latest: Offsets) -> Offsets:
         options = self._options
         is_start = side == "starting"
-        time_ms = options.starting_ms if is_start else options.ending_ms
+        time_ms = options.start.time_ms if is_start else options.end.time_ms
         if time_ms is not None:
             return plan.clamped(brokers.offsets_at(latest, time_ms), earliest, latest)
         found = plan.resolve(
-            options.starting if is_start else options.ending,
-            earliest=earliest, latest=latest, default=EARLIEST if is_start else LATEST,
+            options.start.offsets if is_start else options.end.offsets,
+            earliest=earliest,
+            latest=latest,
+            default=EARLIEST if is_start else LATEST,
             option=f"{side}Offsets",
-        )  # fmt: skip
+        )
         if options.fail_on_data_loss:
             plan.check_inside(found, earliest, latest, f"{side}Offsets")
         return plan.clamped(found, earliest, latest)

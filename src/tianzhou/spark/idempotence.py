@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.client.sync.batch_sender import Entry, Unsure
-from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.queue_reader import QueueRange, QueueReader
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.reader import QueueRange, QueueReader
+from tianzhou.client.bulk.sender import Entry, Unsure
 from tianzhou.record import names
 from tianzhou.record.message import MessageView
 from tianzhou.record.properties import find

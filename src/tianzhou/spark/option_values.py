@@ -22,9 +22,18 @@ QueueTable = Mapping[str, Mapping[str, Mapping[int, int]]]
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
 _UNIT_NAMES: Final = {
-    "seconds": "s", "second": "s", "sec": "s", "minutes": "m", "minute": "m", "min": "m",
-    "hours": "h", "hour": "h", "days": "d", "day": "d", "milliseconds": "ms",
-}  # fmt: skip
+    "seconds": "s",
+    "second": "s",
+    "sec": "s",
+    "minutes": "m",
+    "minute": "m",
+    "min": "m",
+    "hours": "h",
+    "hour": "h",
+    "days": "d",
+    "day": "d",
+    "milliseconds": "ms",
+}
 
 
 def read_text(text: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.nameserver_addresses import nameserver_from
+from tianzhou.client.bulk.brokers import Brokers, Credentials
 from tianzhou.client.options import checked_group, parse_nameservers
-from tianzhou.client.sync.brokers import Brokers, Credentials
 from tianzhou.filter.errors import FilterError
 from tianzhou.filter.tags import parse_tags
 from tianzhou.record.names import checked_topic
@@ -106,20 +106,24 @@ def _checked(make: Callable[[], Any]) -> Any:
 
 CLUSTER: Final = {
     "nameserver": Option(
-        _read_nameserver, "NameServers as `host:port`, separated by `;`. Defaults to "
+        _read_nameserver,
+        "NameServers as `host:port`, separated by `;`. Defaults to "
         "`TIANZHOU_NAMESERVER` or `NAMESRV_ADDR` in the environment.",
-        ("namesrvAddr", "nameservers")),
+        ("namesrvAddr", "nameservers"),
+    ),
     "accessKey": Option(read_text, "Access key of the account; its secret key signs the requests."),
     "secretKey": Option(read_text, "Signs every request; needs `accessKey`."),
     "securityToken": Option(read_text, "Sent with every request; belongs to a temporary key."),
     "retryTimeout": Option(
-        read_duration_ms, "How long a task retries while a broker is unreachable (`30s`)."),
-}  # fmt: skip
+        read_duration_ms, "How long a task retries while a broker is unreachable (`30s`)."
+    ),
+}
 
 COLUMNS: Final = {
     "columns": Option(
-        _read_columns, "Columns to decode, separated by commas. Defaults to all columns."),
-}  # fmt: skip
+        _read_columns, "Columns to decode, separated by commas. Defaults to all columns."
+    ),
+}
 
 READ: Final = CLUSTER | COLUMNS | {
     "topic": Option(
@@ -159,22 +163,24 @@ WRITE: Final = CLUSTER | {
     "topic": Option(_read_topic, "Topic of rows without a column `topic`.", ("path",)),
     "group": Option(_read_group, "Producer group (`spark`).", ("producerGroup",)),
     "idempotent": Option(
-        read_bool, "Whether a retried task or micro-batch skips rows it has already written."),
-}  # fmt: skip
+        read_bool, "Whether a retried task or micro-batch skips rows it has already written."
+    ),
+}
 
 STORE: Final = COLUMNS | {
     "path": Option(read_text, "The store directory, which contains `commitlog`."),
     "topic": Option(
-        _read_topics, "Only these topics: names separated by commas, or a regular expression."),
+        _read_topics, "Only these topics: names separated by commas, or a regular expression."
+    ),
     "startingTimestamp": READ["startingTimestamp"],
     "endingTimestamp": READ["endingTimestamp"],
     "tags": Option(_read_tags, "Only these tags, separated by `||`.", ("subExpression",)),
     "verify": Option(read_bool, "Whether the checksum of every record is verified (`true`)."),
     "failOnDataLoss": Option(
-        read_bool, "Whether damaged records are an error (`true`) or skipped."),
-    "maxPartitionBytes": Option(
-        read_count, "Maximum bytes of the log per task (134217728)."),
-}  # fmt: skip
+        read_bool, "Whether damaged records are an error (`true`) or skipped."
+    ),
+    "maxPartitionBytes": Option(read_count, "Maximum bytes of the log per task (134217728)."),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +192,7 @@ class ClusterOptions:
     retry_s: float
 
     def connect(self) -> Brokers:
+        """Return a client of the cluster. Close it, or use it as a context manager."""
         return Brokers(self.nameserver, credentials=self.credentials, retry_s=self.retry_s)
 
 
@@ -204,13 +211,48 @@ def _cluster(found: dict[str, Any]) -> ClusterOptions:
     credentials = None
     if keys:
         credentials = Credentials(
-            access_key=found["accessKey"], secret_key=found["secretKey"],
+            access_key=found["accessKey"],
+            secret_key=found["secretKey"],
             security_token=found.get("securityToken", ""),
-        )  # fmt: skip
+        )
     return ClusterOptions(
-        nameserver=nameserver, credentials=credentials,
+        nameserver=nameserver,
+        credentials=credentials,
         retry_s=found.get("retryTimeout", 30_000) / 1000,
-    )  # fmt: skip
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a read starts or ends: at a store time if one is set, else at offsets."""
+
+    offsets: QueueTable | int
+    time_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """The filter that the broker applies: tags, or an SQL92 expression if one is set."""
+
+    tags: str
+    sql92: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitioning:
+    """How a read is divided into tasks."""
+
+    rows_max: int | None
+    partitions_min: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerLimits:
+    """How many messages a micro-batch reads, and how long it may wait for them."""
+
+    rows_max: int | None
+    rows_min: int
+    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,20 +262,14 @@ class ReadOptions:
     cluster: ClusterOptions
     topics: tuple[str, ...] | re.Pattern[str]
     columns: tuple[str, ...]
-    starting: QueueTable | int
-    ending: QueueTable | int
-    starting_ms: int | None
-    ending_ms: int | None
-    tags: str
-    sql92: str
+    start: Bound
+    end: Bound
+    filter: MessageFilter
     pushdown: bool
-    rows_per_partition_max: int | None
-    partitions_min: int
+    partitioning: Partitioning
     fail_on_data_loss: bool
     group: str | None
-    offsets_per_trigger_max: int | None
-    offsets_per_trigger_min: int
-    trigger_delay_ms: int
+    trigger: TriggerLimits
     pull_count: int | None
 
 
@@ -244,8 +280,12 @@ def check_read_options(given: Mapping[str, str]) -> dict[str, Any]:
         raise SourceError(
             "MISSING_OPTION", "no topics to read; set either option topic or topicPattern"
         )
-    _reject_pairs(found, ("startingOffsets", "startingTimestamp"),
-                  ("endingOffsets", "endingTimestamp"), ("tags", "sql92"))  # fmt: skip
+    _reject_pairs(
+        found,
+        ("startingOffsets", "startingTimestamp"),
+        ("endingOffsets", "endingTimestamp"),
+        ("tags", "sql92"),
+    )
     _reject_reversed(found, "startingTimestamp", "endingTimestamp")
     _reject_reversed(found, "minOffsetsPerTrigger", "maxOffsetsPerTrigger")
     _cluster(found)
@@ -253,6 +293,7 @@ def check_read_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    """Parse the options of a read. Raises SourceError that names every invalid option."""
     found = check_read_options(given)
     if is_stream:
         _reject_in_streams(found)
@@ -267,19 +308,22 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         cluster=_cluster(found),
         topics=found["topic"] if "topic" in found else found["topicPattern"],
         columns=found.get("columns", ()),
-        starting=starting, ending=ending,
-        starting_ms=found.get("startingTimestamp"), ending_ms=found.get("endingTimestamp"),
-        tags=found.get("tags", "*"), sql92=found.get("sql92", ""),
+        start=Bound(starting, found.get("startingTimestamp")),
+        end=Bound(ending, found.get("endingTimestamp")),
+        filter=MessageFilter(found.get("tags", "*"), found.get("sql92", "")),
         pushdown=found.get("pushdown", False),
-        rows_per_partition_max=found.get("maxRowsPerPartition"),
-        partitions_min=found.get("minPartitions", 1),
+        partitioning=Partitioning(
+            rows_max=found.get("maxRowsPerPartition"), partitions_min=found.get("minPartitions", 1)
+        ),
         fail_on_data_loss=found.get("failOnDataLoss", True),
         group=found.get("group"),
-        offsets_per_trigger_max=found.get("maxOffsetsPerTrigger"),
-        offsets_per_trigger_min=found.get("minOffsetsPerTrigger", 1),
-        trigger_delay_ms=found.get("maxTriggerDelay", 15 * 60_000),
+        trigger=TriggerLimits(
+            rows_max=found.get("maxOffsetsPerTrigger"),
+            rows_min=found.get("minOffsetsPerTrigger", 1),
+            delay_ms=found.get("maxTriggerDelay", 15 * 60_000),
+        ),
         pull_count=found.get("pullBatchSize"),
-    )  # fmt: skip
+    )
 
 
 def _reject_in_streams(found: dict[str, Any]) -> None:
@@ -317,6 +361,7 @@ class WriteOptions:
 
 
 def write_options_of(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """Parse the options of a write. Raises SourceError that names every invalid option."""
     found = read_options(given, WRITE, _OF_SPARK)
     idempotent = found.get("idempotent", False)
     if idempotent and "topic" not in found:
@@ -328,9 +373,11 @@ def write_options_of(given: Mapping[str, str], *, is_stream: bool) -> WriteOptio
             "topic ended when the query's last micro-batch started",
         )
     return WriteOptions(
-        cluster=_cluster(found), topic=found.get("topic"), group=found.get("group", "spark"),
+        cluster=_cluster(found),
+        topic=found.get("topic"),
+        group=found.get("group", "spark"),
         idempotent=idempotent,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,19 +396,31 @@ class StoreOptions:
 
 
 def store_options_of(given: Mapping[str, str]) -> StoreOptions:
+    """Parse the options of a store table. Raises SourceError that names every invalid option."""
     found = read_options(given, STORE, _OF_SPARK)
     if "path" not in found:
         raise SourceError("MISSING_OPTION", "option path is missing; set it to a store directory")
     return StoreOptions(
-        path=found["path"], columns=found.get("columns", ()), topics=found.get("topic"),
-        starting_ms=found.get("startingTimestamp"), ending_ms=found.get("endingTimestamp"),
-        tags=found.get("tags", "*"), verify=found.get("verify", True),
+        path=found["path"],
+        columns=found.get("columns", ()),
+        topics=found.get("topic"),
+        starting_ms=found.get("startingTimestamp"),
+        ending_ms=found.get("endingTimestamp"),
+        tags=found.get("tags", "*"),
+        verify=found.get("verify", True),
         fail_on_data_loss=found.get("failOnDataLoss", True),
         partition_bytes_max=found.get("maxPartitionBytes", 128 * 1024 * 1024),
-    )  # fmt: skip
+    )
 
 
 __all__ = [
-    "EARLIEST", "LATEST", "ClusterOptions", "ReadOptions", "StoreOptions", "WriteOptions",
-    "read_options_of", "store_options_of", "write_options_of",
-]  # fmt: skip
+    "EARLIEST",
+    "LATEST",
+    "ClusterOptions",
+    "ReadOptions",
+    "StoreOptions",
+    "WriteOptions",
+    "read_options_of",
+    "store_options_of",
+    "write_options_of",
+]

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from tianzhou.client.sync.queue_reader import QueueRange
+from tianzhou.client.bulk.reader import QueueRange
 from tianzhou.spark.errors import DataLoss, SourceError
 from tianzhou.spark.option_values import EARLIEST, LATEST, QueueTable
 from tianzhou.wire.queues import MessageQueue
@@ -39,6 +39,7 @@ PACKED_ROWS: Final = 8_000
 
 
 def to_json(offsets: Mapping[MessageQueue, int]) -> OffsetJson:
+    """Return offsets in the form of the options and checkpoints, in a fixed order."""
     found: OffsetJson = {}
     for queue in sorted(offsets, key=lambda q: (q.topic, q.broker_name, q.queue_id)):
         brokers = found.setdefault(queue.topic, {})
@@ -47,6 +48,7 @@ def to_json(offsets: Mapping[MessageQueue, int]) -> OffsetJson:
 
 
 def from_json(table: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
+    """Return the offsets of a checkpoint, without its markers."""
     return {
         MessageQueue(topic=topic, broker_name=broker, queue_id=int(queue_id)): offset
         for topic, brokers in table.items()
@@ -123,13 +125,15 @@ def clamped(
     earliest: Mapping[MessageQueue, int],
     latest: Mapping[MessageQueue, int],
 ) -> Offsets:
+    """Return offsets moved into the range of messages that each queue has."""
     return {q: min(max(o, earliest[q]), latest[q]) for q, o in offsets.items()}
 
 
 def check_kept(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int],
+    start: Mapping[MessageQueue, int],
+    end: Mapping[MessageQueue, int],
     earliest: Mapping[MessageQueue, int],
-) -> None:  # fmt: skip
+) -> None:
     """Check that all messages between start and end still exist. Raises DataLoss."""
     for queue, last in end.items():
         first = start[queue]
@@ -150,9 +154,10 @@ def check_kept(
 
 
 def kept(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int],
+    start: Mapping[MessageQueue, int],
+    end: Mapping[MessageQueue, int],
     earliest: Mapping[MessageQueue, int],
-) -> Offsets:  # fmt: skip
+) -> Offsets:
     """Return the offsets at which reading can actually start."""
     return {
         queue: earliest.get(queue, 0)
@@ -192,6 +197,7 @@ def limited(start: Mapping[MessageQueue, int], latest: Offsets, rows: int) -> Of
 
 
 def row_count(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> int:
+    """Count the messages between offsets. Queues without a start count as empty."""
     return sum(max(last - start.get(queue, last), 0) for queue, last in end.items())
 
 

@@ -87,8 +87,13 @@ def narrow(filters: Iterable[Filter]) -> Narrowed:
 
 
 _COMPARING: Final = (
-    EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual,
-)  # fmt: skip
+    EqualTo,
+    EqualNullSafe,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
 
 
 def _choose(found: Narrowed, column: str, values: tuple[Any, ...]) -> None:

@@ -7,14 +7,14 @@ from typing import Final
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from tianzhou.client.core.pulling import untrusted
-from tianzhou.client.sync.queue_reader import (
+from tianzhou.client.bulk.reader import (
     OffsetGone,
     QueueRange,
     QueueReader,
     RecordRun,
     unwrapped,
 )
+from tianzhou.client.core.pulling import untrusted
 from tianzhou.filter.tags import parse_tags
 from tianzhou.record import flags, names
 from tianzhou.spark.arrow import Batch, Schema, pa, pc
@@ -38,10 +38,13 @@ def read_ranges(
     wanted = parse_tags(tags)
     with translated_errors(options), options.cluster.connect() as brokers:
         reader = QueueReader(
-            brokers, options.group or GROUP_DEFAULT, tags=tags, sql92=options.sql92,
+            brokers,
+            options.group or GROUP_DEFAULT,
+            tags=tags,
+            sql92=options.filter.sql92,
             on_gone=None if options.fail_on_data_loss else _warn,
             **({"pull_count": options.pull_count} if options.pull_count else {}),
-        )  # fmt: skip
+        )
         for this in partition.ranges:
             for run in reader.read(this):
                 with untrusted(this.queue, this.start):

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from tianzhou.spark.runtime import java, python, worker_environment
+from tianzhou.spark.runtime.interpreters import provide_java, provide_python
 from tianzhou.spark.source import RocketMQ
 from tianzhou.spark.store_source import RocketMQStore
 
@@ -23,6 +23,15 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+
+
+_WORKER_VARIABLES: Final = {
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""Placeholders: Spark sets its own values before it starts a process."""
 
 
 def session(
@@ -45,12 +54,12 @@ def session(
     if remote is not None:
         builder = builder.remote(remote)
     else:
-        java.provide()
+        provide_java()
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
         if master is None and not submitted:
             master = "local[*]"
         is_local = master is not None and master.startswith("local")
-        python.provide(is_local=is_local)
+        provide_python(is_local=is_local)
         if master is not None:
             builder = builder.master(master)
             settings |= _LOCAL_SETTINGS if is_local else {}
@@ -74,5 +83,28 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
-    worker_environment.declare_variables(spark, *(source.name() for source in _SOURCES))
+    _declare_variables(spark, *(source.name() for source in _SOURCES))
     return spark
+
+
+def _declare_variables(spark: SparkSession, *sources: str) -> None:
+    """Declare environment variables of the Python processes that Spark starts for these sources.
+
+    Spark keeps one map of these variables per source, shared by all streams of the source and not
+    locked. Every stream that starts puts four variables into the map while jobs of other streams
+    serialize it. If two streams start at the same time, the map counts an entry twice, and the
+    session can submit no more jobs: "Task serialization failed: Illegal size 5 of collection,
+    expected 6". If the variables exist before the first stream starts, Spark only replaces their
+    values, which is safe.
+
+    Does nothing with Spark Connect, where the Java session cannot be reached.
+    """
+    java_session: Any = getattr(spark, "_jsparkSession", None)
+    if java_session is None:
+        return
+    known = java_session.sessionState().dataSourceManager()
+    for source in sources:
+        if known.dataSourceExists(source):
+            variables = known.lookupDataSource(source).dataSourceCls().envVars()
+            for name, value in _WORKER_VARIABLES.items():
+                variables.putIfAbsent(name, value)

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class RocketMQ(DataSource):
-    """The data source `rocketmq`."""
+    """The data source `rocketmq`: topics as tables.
+
+        spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").load("orders")
+
+    Spark calls the methods. They raise SourceError for invalid options.
+    """
 
     @classmethod
     def name(cls) -> str:

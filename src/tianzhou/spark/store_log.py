@@ -75,7 +75,7 @@ def log_spans(root: str, bytes_max: int) -> list[LogSpan]:
     found: list[LogSpan] = []
     for path in files:
         base, size = int(path.name), path.stat().st_size
-        edges = [0, *_edges(path, base, size, known, bytes_max), size]
+        edges = [0, *_edges(path, size, known, bytes_max), size]
         is_tail = path == tail
         found += [
             LogSpan(str(path), base, start, end, is_tail and end == size)
@@ -120,9 +120,9 @@ def _sampled_units(path: Path) -> bytes:
     return bytes(found)
 
 
-def _edges(path: Path, base: int, size: int, known: list[int], bytes_max: int) -> list[int]:
+def _edges(path: Path, size: int, known: list[int], bytes_max: int) -> list[int]:
     """Return positions in the file where records start, about `bytes_max` apart."""
-    edges: list[int] = []
+    base, edges = int(path.name), list[int]()
     with path.open("rb") as file:
         target = bytes_max
         while target < size:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tianzhou.base.errors import TianzhouError
-from tianzhou.client.sync.queue_reader import unwrapped
+from tianzhou.client.bulk.reader import unwrapped
 from tianzhou.filter.tags import parse_tags
 from tianzhou.record import flags, names
 from tianzhou.spark.arrow import Array, Batch, pa, pc
@@ -33,7 +33,12 @@ from tianzhou.spark.store_log import (
 
 
 class RocketMQStore(DataSource):
-    """The data source `rocketmq-store`."""
+    """The data source `rocketmq-store`: a store directory as a table.
+
+        spark.read.format("rocketmq-store").load("tianzhou-data")
+
+    Spark calls the methods. They raise SourceError for invalid options.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -48,10 +53,14 @@ class RocketMQStore(DataSource):
 
 @dataclass(frozen=True, repr=False)
 class LogPartition(InputPartition):
+    """The work of one task: a span of the log."""
+
     piece: LogSpan
 
 
 class StoreReader(DataSourceReader):
+    """Reads a store directory. Planned on the driver, read by tasks."""
+
     def __init__(self, options: StoreOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(STORE, schema)

@@ -107,22 +107,25 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         with translated_errors(options):
             queues = self._topics.queues()
-            if options.starting == EARLIEST and options.starting_ms is None:
+            if options.start.offsets == EARLIEST and options.start.time_ms is None:
                 return {plan.FROM_EARLIEST: {}}
             earliest, latest = self._topics.earliest(queues), self._topics.latest(queues)
-            if options.starting_ms is not None:
-                found = self._brokers.offsets_at(queues, options.starting_ms)
+            if options.start.time_ms is not None:
+                found = self._brokers.offsets_at(queues, options.start.time_ms)
             else:
                 found = plan.resolve(
-                    options.starting, earliest=earliest, latest=latest, default=LATEST,
+                    options.start.offsets,
+                    earliest=earliest,
+                    latest=latest,
+                    default=LATEST,
                     option="startingOffsets",
-                )  # fmt: skip
+                )
                 if options.fail_on_data_loss:
                     plan.check_inside(found, earliest, latest, "startingOffsets")
         return plan.to_json(plan.clamped(found, earliest, latest))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.offsets_per_trigger_max
+        most = self._options.trigger.rows_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -182,7 +185,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waits(self, before: Offsets, limit: ReadLimit) -> bool:
         """Return whether to wait for more messages before the next micro-batch."""
-        least = self._options.offsets_per_trigger_min
+        least = self._options.trigger.rows_min
         if isinstance(limit, ReadMinRows):
             least = max(least, limit.min_rows)
         ready = plan.row_count(before, self._latest)
@@ -192,7 +195,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now_s = time.monotonic()
         if self._held_since_s is None:
             self._held_since_s = now_s
-        if (now_s - self._held_since_s) * 1000 < self._options.trigger_delay_ms:
+        if (now_s - self._held_since_s) * 1000 < self._options.trigger.delay_ms:
             return True
         self._held_since_s = None
         return False
@@ -222,8 +225,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             plan.check_kept(first, moved, earliest)
         divided = plan.divided(
             plan.ranges_of(plan.kept(first, moved, earliest), moved),
-            rows_max=options.rows_per_partition_max,
-            partitions_min=options.partitions_min,
+            rows_max=options.partitioning.rows_max,
+            partitions_min=options.partitioning.partitions_min,
         )
         return [Ranges(ranges) for ranges in divided]
 
@@ -231,7 +234,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Imported here because the driver only plans and starts faster without the decoders.
         from tianzhou.spark.reading import read_ranges
 
-        return read_ranges(self._options, self._schema, self._options.tags, partition)
+        return read_ranges(self._options, self._schema, self._options.filter.tags, partition)
 
     # Committing
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.reader import OffsetGone
 from tianzhou.client.errors import (
     CallTimeout,
     ClientError,
@@ -17,8 +19,6 @@ from tianzhou.client.errors import (
     TopicNotFound,
     Unreachable,
 )
-from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.queue_reader import OffsetGone
 from tianzhou.spark.errors import DataLoss, SourceError
 from tianzhou.spark.options import ReadOptions
 from tianzhou.spark.plan import Offsets
@@ -30,13 +30,20 @@ _LOG: Final = logging.getLogger("tianzhou.spark")
 # Internal topics of the brokers, which patterns never match.
 _NAMES_OF_BROKERS: Final = frozenset(
     {
-        names.DEFAULT_TOPIC, names.SCHEDULE_TOPIC, names.SELF_TEST_TOPIC, names.BENCHMARK_TOPIC,
-        names.OFFSET_MOVED_TOPIC, names.CHECKED_OUT_TOPIC, names.HEARTBEAT_SYNC_TOPIC,
+        names.DEFAULT_TOPIC,
+        names.SCHEDULE_TOPIC,
+        names.SELF_TEST_TOPIC,
+        names.BENCHMARK_TOPIC,
+        names.OFFSET_MOVED_TOPIC,
+        names.CHECKED_OUT_TOPIC,
+        names.HEARTBEAT_SYNC_TOPIC,
     }
-)  # fmt: skip
+)
 _PREFIXES_OF_BROKERS: Final = (
-    names.SYSTEM_PREFIX, names.SYSTEM_PREFIX_OLD, names.NAMESPACE_PREFIX,
-)  # fmt: skip
+    names.SYSTEM_PREFIX,
+    names.SYSTEM_PREFIX_OLD,
+    names.NAMESPACE_PREFIX,
+)
 
 
 def is_of_brokers(topic: str) -> bool:

@@ -1,8 +1,8 @@
 """The commit log: every record of every topic, one after the other.
 
-A record never spans two files: a file that can't take the next one ends with a blank marker. The
-writer stamps a chunk, writes it with one `pwrite` per file and moves `end`; it does not wait for
-the disk. Room is taken before anything is written, so that a full disk refuses the whole chunk.
+A record never spans two files: a file without room for the next one ends with a blank record. The
+writer stamps a chunk, writes it with one `pwrite` per file and advances `end`; it does not wait for
+the disk. Space is reserved before anything is written, so that a full disk rejects the whole chunk.
 """
 
 import errno
@@ -24,11 +24,11 @@ from tianzhou.store.page_sums import PageSums
 from tianzhou.store.segments import Segment
 
 HOT_MEMORY_RATIO: Final = 0.4
-"""RocketMQ's rule: the end of the log is in memory still, up to this part of all memory."""
+"""RocketMQ's rule: the end of the log, up to this fraction of memory, is assumed to be cached."""
 
 
 class LogSpan(NamedTuple):
-    """Records `first` to `end` of a chunk stand in this segment, from this offset on."""
+    """Records `first` to `end` of a chunk, which are in this segment from this offset on."""
 
     segment: Segment
     offset: PhysicalOffset
@@ -98,11 +98,13 @@ class CommitLog:
             spans = self._plan(chunk)
             for span in spans:
                 stamp(
-                    chunk, span.first, span.end,
+                    chunk,
+                    span.first,
+                    span.end,
                     queue_offsets=queue_offsets[span.first : span.end],
                     physical_offset=span.offset,
                     store_timestamp=now_ms,
-                )  # fmt: skip
+                )
         except MemoryError as error:
             raise self._refused(error, len(chunk.data)) from error
         try:
@@ -129,8 +131,8 @@ class CommitLog:
         self.end, self.mark = end, mark
 
     def append_raw(self, data: Bytes, *, timestamp: int) -> None:
-        """Take bytes as they are, over the ends of files: whole records, and blanks with all the
-        room they announce. `timestamp` is the store time of the last record."""
+        """Append bytes unchanged, across the ends of files: whole records, and blank records with
+        their full size. `timestamp` is the store time of the last record."""
         at, view = 0, memoryview(data)
         failpoint("log.before_append")
         while at < len(view):
@@ -157,7 +159,7 @@ class CommitLog:
         )
 
     def _plan(self, chunk: RecordChunk) -> list[LogSpan]:
-        """Find and reserve a place for every record, before anything is written."""
+        """Find and reserve space for every record, before anything is written."""
         tail = self.segments[-1] if self.segments else None
         if tail is not None:
             at = self.end - tail.start
@@ -189,7 +191,7 @@ class CommitLog:
         return spans
 
     def _segment_for_write(self, offset: PhysicalOffset) -> Segment:
-        """The segment that holds this offset; made now if the log has not come so far."""
+        """Return the segment with this offset, creating it if the log has not reached it."""
         tail = self.segments[-1] if self.segments else None
         if tail is not None and offset < tail.start + self.file_bytes:
             return self.segments[(offset - self.segments[0].start) // self.file_bytes]
@@ -207,7 +209,8 @@ class CommitLog:
         return segment
 
     def _forget_sums(self) -> None:
-        """Of files that memory can't hold any more: what they are read from is the disk."""
+        """Free the page checksums of files that are no longer cached: they are read from the
+        disk."""
         for segment in self.segments:
             if segment.start + self.file_bytes <= self.end - self._hot_bytes:
                 segment.sums = None
@@ -231,10 +234,10 @@ class CommitLog:
             self.end = following.start
 
     def prepare_next(self) -> None:
-        """Make the next file before it is needed. Called by the flusher.
+        """Create the next file before it is needed. Called by the flusher.
 
-        The lock is held while the file is made: a writer that arrives at the end of its file in
-        this moment waits, instead of making, and emptying, the same file.
+        The lock is held while the file is created: a writer that reaches the end of its file in
+        the meantime waits, instead of creating, and truncating, the same file.
         """
         with self._preparing:
             tail = self.segments[-1] if self.segments else None
@@ -245,13 +248,17 @@ class CommitLog:
 
     def _create(self, start: PhysicalOffset) -> Segment:
         return segments.create(
-            self._files, self.directory, start, self.file_bytes, self._reserve_bytes
+            self._files,
+            self.directory,
+            start,
+            size=self.file_bytes,
+            reserve=self._reserve_bytes,
         )
 
     # Reading
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The segment that holds this offset, if it is still, or already, there."""
+        """Return the segment with this offset; None if it is expired or does not exist yet."""
         if not self.segments or not self.min_offset <= offset < self.end:
             return None
         return self.segments[(offset - self.segments[0].start) // self.file_bytes]
@@ -268,28 +275,28 @@ class CommitLog:
 
     @property
     def hot_from(self) -> int:
-        """Below this, bytes come from the disk, or came from it when the log was opened; above,
-        they were written a moment ago."""
+        """Bytes below this offset are read from the disk, or were when the log was opened; later
+        ones were written recently."""
         return max(self._opened_end, self.end - self._hot_bytes)
 
     def set_end(self, end: PhysicalOffset, timestamp: int) -> None:
-        """Where recovery found the log to end, or what it was cut to."""
+        """Set the end of the log, as found by recovery or after a truncation."""
         self.end = self._opened_end = end
         self.mark = (end, timestamp)
         for segment in self.segments:
             at = end - segment.start
             segment.sums = PageSums(at) if 0 <= at < self.file_bytes else None
 
-    # Going back
+    # Truncation
 
     def cut(self, end: PhysicalOffset) -> bool:
-        """Make sure, on disk, that nothing stands behind `end`; whether something did."""
+        """Durably remove everything after `end`; returns whether there was anything."""
         found = False
         with self._preparing:
             prepared, self.prepared = self.prepared, None
         if prepared is not None:
             self._drop(prepared)
-        # Newest first, and each for good before the next: a crash leaves a log without a gap.
+        # Newest first, each synced before the next: a crash leaves a log without a gap.
         while self.segments and self.segments[-1].start >= max(end, self.min_offset + 1):
             segment = self.segments.pop()
             found |= any(segment.salvage(0, 8).data)
@@ -298,7 +305,7 @@ class CommitLog:
         if tail is not None and end < tail.start + self.file_bytes:
             at = end - tail.start
             found |= any(tail.salvage(at, min(at + 8, self.file_bytes)).data)
-            # Shortening and lengthening gives back the blocks and reads as zero from then on.
+            # Truncating and extending frees the blocks; they read as zero afterwards.
             tail.file.truncate(at)
             tail.file.truncate(self.file_bytes)
             tail.reserved = 0
@@ -307,7 +314,7 @@ class CommitLog:
 
     def begin_at(self, start: PhysicalOffset) -> None:
         """Delete every file and continue at `start`, a multiple of the file size."""
-        assert start % self.file_bytes == 0, f"no file begins at {start}"
+        assert start % self.file_bytes == 0, f"no file starts at {start}"
         self.cut(self.min_offset)
         while self.segments:
             self._drop(self.segments.pop())
@@ -322,13 +329,13 @@ class CommitLog:
     # Syncing and removing
 
     def sync(self, start: int, end: int) -> None:
-        """Bring the bytes of this range to the medium."""
+        """Sync the bytes of this range."""
         for segment in tuple(self.segments):  # the writer may add one meanwhile
             if segment.start + self.file_bytes > start and segment.start < end:
                 segment.file.sync()
 
     def remove_first(self) -> None:
-        """Drop the oldest file."""
+        """Remove the oldest file."""
         assert len(self.segments) > 1, "the file that is being written stays"
         # Sync each removal before the next: a crash must not restore an older file alone.
         if self._is_removal_unsynced:

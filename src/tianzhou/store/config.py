@@ -13,7 +13,7 @@ class FlushMode(enum.Enum):
     ASYNC = "ASYNC_FLUSH"
     """Acknowledge when the record is in the page cache; sync in the background."""
     SYNC = "SYNC_FLUSH"
-    """Acknowledge, and let it be read, when the record is on the medium."""
+    """Acknowledge the record, and make it visible, when it is durable."""
 
 
 def _hours(text: str) -> tuple[int, ...]:
@@ -24,7 +24,7 @@ def _hours(text: str) -> tuple[int, ...]:
 
 
 def _ratio(text: str) -> float:
-    """RocketMQ writes percent for some of these and a fraction for others; both are clear."""
+    """RocketMQ uses percent for some of these and a fraction for others; both are accepted."""
     value = float(text)
     return value / 100 if value > 1 else value
 
@@ -63,60 +63,86 @@ _LEVELS = "waiting messages were stored with these levels"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     commit_log_path: str = setting(
-        "", alias="storePathCommitLog", read=_path,
+        "",
+        alias="storePathCommitLog",
+        read=_path,
         fixed=_ON_DISK,
         help="Directory of the commit log; `commitlog` in the store directory by default.",
-    )  # fmt: skip
+    )
     consume_queue_path: str = setting(
-        "", alias="storePathConsumeQueue", read=_path,
+        "",
+        alias="storePathConsumeQueue",
+        read=_path,
         fixed=_ON_DISK,
         help="Directory of the consume queues; `consumequeue` in the store directory by default.",
-    )  # fmt: skip
+    )
     index_path: str = setting(
-        "", alias="storePathIndex", read=_path,
+        "",
+        alias="storePathIndex",
+        read=_path,
         fixed=_ON_DISK,
         help="Directory of the key index; `index` in the store directory by default.",
-    )  # fmt: skip
+    )
     tables_path: str = setting(
-        "", read=_path,
+        "",
+        read=_path,
         fixed=_ON_DISK,
         help="Directory of the tables of topics, groups and offsets; `config` in the store "
         "directory by default.",
-    )  # fmt: skip
+    )
     checkpoint_path: str = setting(
-        "", alias="storeCheckpoint", read=_path,
-        fixed=_ON_DISK, help="The checkpoint file; `checkpoint` in the store directory by default.",
-    )  # fmt: skip
+        "",
+        alias="storeCheckpoint",
+        read=_path,
+        fixed=_ON_DISK,
+        help="The checkpoint file; `checkpoint` in the store directory by default.",
+    )
     abort_path: str = setting(
-        "", alias="abortFile", read=_path,
+        "",
+        alias="abortFile",
+        read=_path,
         fixed=_ON_DISK,
         help="The file that exists while a broker runs; `abort` in the store directory by default.",
-    )  # fmt: skip
+    )
     accept_loss_at: int = setting(
-        -1, min=-1, max=1 << 62,
+        -1,
+        min=-1,
+        max=1 << 62,
         help="Start although the log ends at this offset and the checkpoint vouches for more. The "
         "error of a refused start names the offset; the setting has no effect on any other loss.",
-    )  # fmt: skip
+    )
     commit_log_file_bytes: int = setting(
-        limits.COMMIT_LOG_FILE_BYTES, min=PAGE, max=1 << 40, alias="mappedFileSizeCommitLog",
+        limits.COMMIT_LOG_FILE_BYTES,
+        min=PAGE,
+        max=1 << 40,
+        alias="mappedFileSizeCommitLog",
         fixed=_ON_DISK,
-        help="Size of one commit log file, in bytes. Must not change while a directory lives.",
-    )  # fmt: skip
+        help="Size of one commit log file, in bytes. Fixed for the life of a directory.",
+    )
     consume_queue_file_bytes: int = setting(
-        limits.CONSUME_QUEUE_FILE_UNITS * 20, min=20, max=1 << 32,
+        limits.CONSUME_QUEUE_FILE_UNITS * 20,
+        min=20,
+        max=1 << 32,
         alias="mappedFileSizeConsumeQueue",
         fixed=_ON_DISK,
         help="Size of one consume queue file, in bytes; rounded down to whole units of 20.",
-    )  # fmt: skip
+    )
     index_slots: int = setting(
-        5_000_000, min=1, max=1 << 28, alias="maxHashSlotNum",
+        5_000_000,
+        min=1,
+        max=1 << 28,
+        alias="maxHashSlotNum",
         fixed=_ON_DISK,
-        help="Hash slots of one index file. Must not change while a directory lives.",
-    )  # fmt: skip
+        help="Hash slots of one index file. Fixed for the life of a directory.",
+    )
     index_entries: int = setting(
-        20_000_000, min=2, max=1 << 28, alias="maxIndexNum",
-        fixed=_ON_DISK, help="Entries of one index file. Must not change while a directory lives.",
-    )  # fmt: skip
+        20_000_000,
+        min=2,
+        max=1 << 28,
+        alias="maxIndexNum",
+        fixed=_ON_DISK,
+        help="Entries of one index file. Fixed for the life of a directory.",
+    )
     index_enabled: bool = setting(
         True,
         alias="messageIndexEnable",
@@ -124,17 +150,25 @@ class StoreConfig:
         help="Keep an index of message keys and unique ids.",
     )
     commit_log_preallocate_bytes: int = setting(
-        16 * 1024 * 1024, min=PAGE, max=1 << 30,
-        help="Disk blocks of the commit log are taken this many bytes ahead of the writer.",
-    )  # fmt: skip
+        16 * 1024 * 1024,
+        min=PAGE,
+        max=1 << 30,
+        help="Disk blocks of the commit log are reserved this many bytes ahead of the writer.",
+    )
     record_crc: bool = setting(
-        True, alias="enabledAppendPropCRC",
-        fixed=_PROMISED, help="Write a checksum of the whole record as its last property.",
-    )  # fmt: skip
+        True,
+        alias="enabledAppendPropCRC",
+        fixed=_PROMISED,
+        help="Write a checksum of the whole record as its last property.",
+    )
     message_bytes_max: int = setting(
-        limits.BODY_BYTES_MAX, min=1024, max=limits.BODY_BYTES_MAX, alias="maxMessageSize",
-        live=True, help="Largest stored body, in bytes.",
-    )  # fmt: skip
+        limits.BODY_BYTES_MAX,
+        min=1024,
+        max=limits.BODY_BYTES_MAX,
+        alias="maxMessageSize",
+        live=True,
+        help="Largest stored body, in bytes.",
+    )
 
     flush_mode: FlushMode = setting(
         FlushMode.ASYNC,
@@ -143,62 +177,110 @@ class StoreConfig:
         help="When a message counts as stored.",
     )
     flush_interval_ms: int = setting(
-        500, min=1, max=60_000, alias="flushIntervalCommitLog",
+        500,
+        min=1,
+        max=60_000,
+        alias="flushIntervalCommitLog",
         help="Asynchronous mode: how often appended bytes are synced, in milliseconds.",
-    )  # fmt: skip
+    )
     flush_pages_min: int = setting(
-        4, min=0, max=1 << 20, alias="flushCommitLogLeastPages",
+        4,
+        min=0,
+        max=1 << 20,
+        alias="flushCommitLogLeastPages",
         help="Asynchronous mode: fewer dirty pages of 4 KiB than this may wait.",
-    )  # fmt: skip
+    )
     flush_max_delay_ms: int = setting(
-        10_000, min=1, max=600_000, alias="flushCommitLogThoroughInterval",
+        10_000,
+        min=1,
+        max=600_000,
+        alias="flushCommitLogThoroughInterval",
         help="Asynchronous mode: everything is synced at least this often, in milliseconds.",
-    )  # fmt: skip
+    )
     queue_flush_interval_ms: int = setting(
-        1_000, min=1, max=60_000, alias="flushIntervalConsumeQueue",
+        1_000,
+        min=1,
+        max=60_000,
+        alias="flushIntervalConsumeQueue",
         live=True,
         help="Consume queues, index and checkpoint are synced at most this often, in milliseconds, "
         "and then when 16 MiB of log are not covered by the checkpoint.",
-    )  # fmt: skip
+    )
     queue_flush_thorough_ms: int = setting(
-        60_000, min=1, max=600_000, alias="flushConsumeQueueThoroughInterval",
+        60_000,
+        min=1,
+        max=600_000,
+        alias="flushConsumeQueueThoroughInterval",
         live=True,
         help="Queues with few new units are synced at least this often, in milliseconds.",
-    )  # fmt: skip
+    )
     sync_flush_timeout_ms: int = setting(
-        5_000, min=1, max=600_000, alias="syncFlushTimeout",
-        live=True, help="Synchronous mode: how long a producer waits before FLUSH_DISK_TIMEOUT.",
-    )  # fmt: skip
+        5_000,
+        min=1,
+        max=600_000,
+        alias="syncFlushTimeout",
+        live=True,
+        help="Synchronous mode: how long a producer waits before FLUSH_DISK_TIMEOUT.",
+    )
 
     retention_hours: int = setting(
-        72, min=0, max=24 * 365 * 10, alias="fileReservedTime",
-        live=True, help="Files whose youngest message is older than this expire.",
-    )  # fmt: skip
+        72,
+        min=0,
+        max=24 * 365 * 10,
+        alias="fileReservedTime",
+        live=True,
+        help="Files whose youngest message is older than this expire.",
+    )
     retention_at_hours: tuple[int, ...] = setting(
-        (4,), alias="deleteWhen", read=_hours,
-        live=True, help="Local hours in which expired files are removed.",
-    )  # fmt: skip
+        (4,),
+        alias="deleteWhen",
+        read=_hours,
+        live=True,
+        help="Local hours in which expired files are removed.",
+    )
     disk_clean_ratio: float = setting(
-        0.75, min=0.10, max=0.95, alias="diskMaxUsedSpaceRatio", read=_ratio,
-        live=True, help="Over this use of the disk expired files go at once, whatever the hour.",
-    )  # fmt: skip
+        0.75,
+        min=0.10,
+        max=0.95,
+        alias="diskMaxUsedSpaceRatio",
+        read=_ratio,
+        live=True,
+        help="Above this disk usage expired files are removed at once, whatever the hour.",
+    )
     disk_force_ratio: float = setting(
-        0.85, min=0.15, max=0.97, alias="diskSpaceCleanForciblyRatio", read=_ratio,
-        live=True, help="Over this use the oldest files go, expired or not.",
-    )  # fmt: skip
+        0.85,
+        min=0.15,
+        max=0.97,
+        alias="diskSpaceCleanForciblyRatio",
+        read=_ratio,
+        live=True,
+        help="Above this disk usage the oldest files are removed, expired or not.",
+    )
     disk_refuse_ratio: float = setting(
-        0.90, min=0.20, max=0.99, alias="diskSpaceWarningLevelRatio", read=_ratio,
-        live=True, help="Over this use writes are refused until space is back.",
-    )  # fmt: skip
+        0.90,
+        min=0.20,
+        max=0.99,
+        alias="diskSpaceWarningLevelRatio",
+        read=_ratio,
+        live=True,
+        help="Above this disk usage writes are rejected until space is freed.",
+    )
     clean_interval_ms: int = setting(
-        10_000, min=10, max=600_000, alias="cleanResourceInterval",
-        live=True, help="How often retention and disk use are looked at, in milliseconds.",
-    )  # fmt: skip
+        10_000,
+        min=10,
+        max=600_000,
+        alias="cleanResourceInterval",
+        live=True,
+        help="Interval of retention and checks of disk usage, in milliseconds.",
+    )
 
     delay_levels_ms: tuple[int, ...] = setting(
-        delay_levels(DELAY_LEVELS), alias="messageDelayLevel", read=delay_levels,
-        fixed=_LEVELS, help="Delays of levels 1, 2, 3 …",
-    )  # fmt: skip
+        delay_levels(DELAY_LEVELS),
+        alias="messageDelayLevel",
+        read=delay_levels,
+        fixed=_LEVELS,
+        help="Delays of levels 1, 2, 3 …",
+    )
 
     def __post_init__(self) -> None:
         problems = [

@@ -1,13 +1,13 @@
-"""One consume queue: where the messages of one queue of one topic stand in the commit log.
+"""One consume queue: the positions of the messages of one queue in the commit log.
 
 A unit has 20 bytes, and its rank is its position:
 
     physical_offset 8 | size 4 | tags_code 8
 
 Files have a fixed number of units, are named by the offset of their first byte, and are zero where
-nothing was written. New units gather in memory (`tail`) and go to the file a page at a time; what a
-crash takes of them is derived from the log again. A unit that marks a missing message (the log was
-damaged there, or the queue began later) has offset 0 and the largest size.
+nothing was written. New units are buffered in memory (`tail`) and written a page at a time; units
+lost in a crash are derived from the log again. A unit that marks a missing message (the log was
+damaged there, or the queue started later) has offset 0 and the largest size.
 """
 
 import struct
@@ -63,9 +63,17 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_cache", "_file_units", "_last_written", "directory", "first", "key", "log_min",
-        "min_offset", "tail", "written",
-    )  # fmt: skip
+        "_cache",
+        "_file_units",
+        "_last_written",
+        "directory",
+        "first",
+        "key",
+        "log_min",
+        "min_offset",
+        "tail",
+        "written",
+    )
 
     def __init__(self, cache: FileCache, directory: str, key: QueueKey, file_units: int) -> None:
         self._cache = cache
@@ -99,19 +107,19 @@ class ConsumeQueue:
 
     # Loading
 
-    def load(self, *, below: PhysicalOffset, clean: bool, mend: bool = False) -> None:
-        """Take what the files hold of messages that stand below this offset; cut the rest off.
+    def load(self, *, below: PhysicalOffset, clean: bool, repair: bool = False) -> None:
+        """Load the units of messages below this offset; truncate the rest.
 
-        After a clean stop nothing lies beyond, and nothing is written. Raises StoreDamaged when
-        the files contradict each other, unless they are to be mended: then the newest count.
+        After a clean stop there are no later units, and nothing is written. Raises StoreDamaged if
+        the files contradict each other, unless they are to be repaired: then the newest count.
         """
-        starts = self._file_starts(mend=mend)
+        starts = self._file_starts(repair=repair)
         if not starts:
             return
         self.first = self.min_offset = QueueOffset(starts[0])
         self.log_min, self._last_written = PhysicalOffset(0), b""
         self.written = QueueOffset(starts[-1] + self._file_units)
-        self._check_sizes(starts, heal=not clean, mend=mend)
+        self._check_sizes(starts, heal=not clean, repair=repair)
         end, last = self._search_written(below)
         if clean or self._is_blank_from(end):
             self.written = end
@@ -120,7 +128,7 @@ class ConsumeQueue:
         if end > self.first:
             self._last_written = last or self.read(end - 1, 1)
 
-    def _file_starts(self, *, mend: bool) -> list[int]:
+    def _file_starts(self, *, repair: bool) -> list[int]:
         names = list_visible(self._cache.files, self.directory)
         for name in names:
             if not is_file_name(name) or int(name) % (self._file_units * UNIT_BYTES):
@@ -129,18 +137,18 @@ class ConsumeQueue:
         for rank, (before, after) in enumerate(pairwise(starts), 1):
             if after == before + self._file_units:
                 continue
-            if mend:
+            if repair:
                 self._remove(starts[:rank])
-                return self._file_starts(mend=mend)
+                return self._file_starts(repair=repair)
             raise StoreDamaged(self._path(before + self._file_units), "is missing")
         return starts
 
-    def _check_sizes(self, starts: list[int], *, heal: bool, mend: bool) -> None:
+    def _check_sizes(self, starts: list[int], *, heal: bool, repair: bool) -> None:
         for start in starts:
             path = self._path(start)
             file, wanted = self._cache.get(path), self._file_units * UNIT_BYTES
             size = file.size()
-            if size < wanted and (mend or (heal and start == starts[-1])):
+            if size < wanted and (repair or (heal and start == starts[-1])):
                 file.truncate(wanted)
             elif size != wanted:
                 raise StoreDamaged(path, f"has {size} bytes and should have {wanted}")
@@ -246,8 +254,8 @@ class ConsumeQueue:
         return True
 
     def _is_behind_all(self, units: bytes) -> bool:
-        """A lower rank further on in the log: the topic was deleted there, and made again. A log
-        that is derived anew still holds the messages of its first life."""
+        """Restart the queue at a lower rank later in the log: the topic was deleted there and
+        created again. A rebuild still finds the earlier messages in the log."""
         last = self.last_unit()
         if last is None:
             return True
@@ -260,7 +268,7 @@ class ConsumeQueue:
         self.log_min, self._last_written = PhysicalOffset(0), b""
 
     def _begin_at(self, first: QueueOffset) -> None:
-        """A queue whose older messages are gone begins in the file of its first one."""
+        """Start a queue whose older messages have expired in the file of its first message."""
         start = QueueOffset(first // self._file_units * self._file_units)
         if self.written == self.first and not self._has_files():
             self.first = self.written = start
@@ -297,7 +305,7 @@ class ConsumeQueue:
         return file
 
     def truncate(self, end: QueueOffset) -> None:
-        """Forget units from this rank on, on disk too: what was cut must never come back."""
+        """Truncate units from this rank on, on disk too: truncated units must never come back."""
         if end >= self.written:
             del self.tail[max(0, end - self.written) * UNIT_BYTES :]
             return
@@ -314,8 +322,9 @@ class ConsumeQueue:
         self.written = end
 
     def cut(self, below: PhysicalOffset) -> None:
-        """Forget units of messages that stand at or beyond this offset. Where the last missing
-        ones stood nobody knows; if it was before, the next message marks the gap again."""
+        """Truncate units of messages at or beyond this offset. The positions of trailing missing
+        messages are unknown; if they were before the offset, the next message marks the gap
+        again."""
         self.write_out()
         end, _ = self._search_written(below)
         while end > self.first and self.unit(end - 1).size == MISSING_SIZE:
@@ -326,7 +335,7 @@ class ConsumeQueue:
     # Reading
 
     def read(self, start: int, count: int) -> bytes:
-        """The bytes of units from rank `start` on; fewer when the queue ends before."""
+        """Return the bytes of units from rank `start` on; fewer if the queue ends earlier."""
         end, written, units = min(start + count, self.end), self.written, b""
         while start < end and start < written:
             file_start = start // self._file_units * self._file_units
@@ -357,7 +366,8 @@ class ConsumeQueue:
         return Unit(PhysicalOffset(offset), size, tags_code)
 
     def last_unit(self) -> Unit | None:
-        """The newest unit; None for an empty queue. Reads no file, except after a cut."""
+        """Return the newest unit; None for an empty queue. Reads no file, except after a
+        truncation."""
         if self.end == self.first:
             return None
         raw = bytes(self.tail[-UNIT_BYTES:]) or self._last_written or self.read(self.end - 1, 1)
@@ -365,7 +375,7 @@ class ConsumeQueue:
         return Unit(PhysicalOffset(offset), size, tags_code)
 
     def last_physical_offset(self) -> PhysicalOffset:
-        """Where the newest message stands; 0 for an empty queue."""
+        """The log offset of the newest message; 0 for an empty queue."""
         last = self.last_unit()
         return PhysicalOffset(0) if last is None else last.physical_offset
 
@@ -400,8 +410,8 @@ class ConsumeQueue:
         return len(expired)
 
     def _remove(self, starts: list[int]) -> None:
-        """Remove files in this order, each for good before the next, so that there is no gap
-        between those which a crash leaves."""
+        """Remove files in this order, each synced before the next, so that a crash leaves no
+        gap."""
         for rank, start in enumerate(starts):
             if rank:
                 self._cache.files.sync_dir(self.directory)
@@ -418,15 +428,15 @@ class ConsumeQueue:
             self._cache.files.remove_dir(self.directory)
 
     def let_go(self) -> None:
-        """Close the queue's files and forget what is not written: the queue was deleted."""
+        """Close the queue's files and discard unwritten units: the queue was deleted."""
         for start in range(self.first, self.written + 1, self._file_units):
             self._cache.drop(self._path(start))
         self._cache.dirty_dirs.discard(self.directory)
         self.tail.clear()
 
     def move_files(self, places: Iterator[str], moved: list[str]) -> None:
-        """Move the files of a queue that was let go to these paths, add those to the list, and
-        remove the directory. May be called from any thread, and again after an error."""
+        """Move the files of a deleted queue to these paths, add them to the list, and remove the
+        directory. May be called from any thread, and again after an error."""
         files = self._cache.files
         for name in reversed(files.list(self.directory)):
             place = next(places)
@@ -436,8 +446,8 @@ class ConsumeQueue:
             files.remove_dir(self.directory)
 
     def _remove_files(self) -> None:
-        """The oldest goes last: without the others the queue is visibly too short, but without
-        the oldest it would look like one whose first messages expired."""
+        """Order the files for removal, the oldest last: without the others the queue is visibly too
+        short, but without the oldest it would look like one whose first messages expired."""
         files = self._cache.files
         names = files.list(self.directory)
         for rank, name in reversed(tuple(enumerate(names))):

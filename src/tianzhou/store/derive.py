@@ -3,10 +3,11 @@
 One function, used right after an append and when everything is rebuilt: `derive` takes a row of
 records and returns runs of consume-queue units, one per queue, and the entries of the key index.
 
-Below a few dozen records a plain loop is fastest; it is also the reference. Above, `shapes.py`
-reads all heads at once and groups the records whose topic and properties have the same shape (the
-names and lengths of all properties); inside a group every tag and key stands at the same place, so
-that they are hashed as columns of a matrix. Records of a rare shape go through the loop.
+Below a few dozen records a plain loop is fastest; it is also the reference. Above,
+`derive_columns.py` reads all heads at once and groups the records whose topic and properties have
+the same shape (the names and lengths of all properties); inside a group every tag and key is at the
+same position, so that they are hashed as columns of a matrix. Records of a rare shape go through
+the loop.
 
 No input makes it fail: a malformed record is listed with the reason and contributes nothing; the
 others are derived as usual.

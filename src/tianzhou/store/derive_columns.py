@@ -135,10 +135,10 @@ def _in_log_order(columns: _Columns) -> tuple[Ints, Ints]:
 
 
 def _by_groups(columns: _Columns) -> list[int]:
-    """Work out all records of common shapes; the rows that are left."""
+    """Derive all records of common shapes; returns the remaining rows."""
     heads, raw = columns.heads, columns.raw
     waiting = (heads["magic"] == MAGIC_V1) & (heads["sys_flag"] & _NOT_PLAIN == 0)
-    # Read without a sign, a negative number is a huge one, and one comparison finds both.
+    # Read as unsigned, a negative number is huge, so that one comparison finds both.
     body_sizes = heads["body_size"].astype(np.int64)
     rooms = columns.ends - columns.at - RECORD_BYTES_MIN
     waiting &= body_sizes.view(np.uint64) <= rooms.view(np.uint64)
@@ -152,16 +152,18 @@ def _by_groups(columns: _Columns) -> list[int]:
         leader = rows[0]
         width, topic_size = int(widths[leader]), int(topic_sizes[leader])
         rows = rows[(widths[rows] == width) & (topic_sizes[rows] == topic_size)]
-        done = _by_shape(columns, rows, topic_at[rows] + 1, width, topic_size)
-        waiting[done] = False  # also when it was not worth it: they must not be done twice
+        done = _by_shape(columns, rows, topic_at[rows] + 1, sizes=(width, topic_size))
+        waiting[done] = False  # also for shapes that are too rare: they must not be processed twice
         if len(done) < _GROUP_MIN:
             break
     return left + np.flatnonzero(waiting).tolist()
 
 
-def _by_shape(columns: _Columns, rows: Ints, at: Ints, width: int, topic_size: int) -> Ints:
-    """Work out those of the rows that have the shape of the first; which those were."""
-    # Whole words: a few bytes before the topic come along, and no mask looks at them.
+def _by_shape(columns: _Columns, rows: Ints, at: Ints, *, sizes: tuple[int, int]) -> Ints:
+    """Derive the rows that have the same shape as the first one, and return them. `sizes` are
+    those of everything from the topic on, and of the topic."""
+    width, topic_size = sizes
+    # The matrix has whole words: it includes a few bytes before the topic, which no mask covers.
     padding = -width % 8
     size = width + padding
     matrix = gather(columns.raw, at - padding, size).view(np.uint8).reshape(-1, size)
@@ -193,9 +195,9 @@ out a shape takes as long as filling in two hundred records of it."""
 
 
 def _shape_of(block: bytes, start: int, topic_size: int) -> _Shape | None:
-    """How this end of a record is laid out, or None if the fast way can't take it."""
+    """Return the shape of this end of a record, or None if the fast path does not support it."""
     topic_end = start + topic_size
-    # The size of the properties is the same in all rows of a shape: one look is enough.
+    # The size of the properties is equal in all rows of a shape, so one check suffices.
     if topic_size > TOPIC_BYTES_MAX or topic_end + 2 > len(block):
         return None
     if topic_end + 2 + _int16(block, topic_end)[0] != len(block):

@@ -1,4 +1,4 @@
-"""What one record contributes to the queues and the index, read from its bytes. Pure."""
+"""The queue unit and index entries of one record, derived from its bytes. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -52,7 +52,7 @@ class Derived(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What one record contributes."""
+    """The queue unit and index entries of one record."""
 
     queue: QueueKey | None
     """None for the invisible records of a transaction."""
@@ -72,9 +72,22 @@ def facts_of(
     stored as it was written, not that it was written correctly.
     """
     (
-        _, magic, _, queue_id, _, queue_offset, _, sys_flag, _, _, store_timestamp,
-        _, _, _, body_size,
-    ) = HEAD.unpack_from(buffer, start)  # fmt: skip
+        _,
+        magic,
+        _,
+        queue_id,
+        _,
+        queue_offset,
+        _,
+        sys_flag,
+        _,
+        _,
+        store_timestamp,
+        _,
+        _,
+        _,
+        body_size,
+    ) = HEAD.unpack_from(buffer, start)
     topic_at = start + HEAD.size + body_size
     if sys_flag & flags.LAYOUT_MASK:
         topic_at, body_size, store_timestamp = _behind_long_hosts(buffer, start, end, sys_flag)

@@ -1,4 +1,4 @@
-"""The settings a directory was written with, read off its files: operators' tools start here."""
+"""Detect the settings of a directory from its files, for the tools of operators."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""Dispatch: keep queues and index up with the log, in bounded slices.
+"""Dispatch: derive queues and index from new bytes of the log, in bounded slices.
 
-The same code runs right after an append and over a whole log that is rebuilt. It goes no further
-than it is told, because a message must not be seen before it is as safe as the store promises.
+The same code runs right after an append and for a rebuild of a whole log. It stops at the given
+limit, because a message must not be visible before it is as durable as configured.
 """
 
 from collections import deque
@@ -27,14 +27,18 @@ _WORTH_KEEPING: Final = 512
 def malformed_of(run: QueueUnits) -> list[Malformed]:
     """Records that their queue rejected, see `ConsumeQueue.append`."""
     return [
-        Malformed(offset, size, f"claims offset {rank} of queue {run.queue.queue_id} of "
-                  f"{run.queue.topic}, more than the log can have held before it")
+        Malformed(
+            offset,
+            size,
+            f"claims offset {rank} of queue {run.queue.queue_id} of "
+            f"{run.queue.topic}, more than the log can have held before it",
+        )
         for rank, (offset, size, _) in enumerate(UNIT.iter_unpack(run.units), run.first)
-    ]  # fmt: skip
+    ]
 
 
 class _Fresh(NamedTuple):
-    """Records just written, still at hand: no need to find them in the log again."""
+    """Records that were just written, with their positions, so that they need not be read again."""
 
     offset: PhysicalOffset
     data: Bytes
@@ -69,13 +73,13 @@ class Dispatcher:
         self._fresh_bytes = 0
 
     def offer(self, offset: PhysicalOffset, data: Bytes, starts: Sequence[int]) -> None:
-        """Records that stand in the log at `offset`, back to back, kept until they are due."""
+        """Buffer adjacent records that were appended at `offset`, until they are dispatched."""
         if self._fresh_bytes + len(data) <= _FRESH_BYTES_MAX:
             self._fresh.append(_Fresh(offset, data, starts))
             self._fresh_bytes += len(data)
 
     def run(self, limit: PhysicalOffset) -> list[QueueUnits]:
-        """One slice of what lies between the position and the limit; empty when there is none."""
+        """Dispatch one slice between the position and the limit; empty at the limit."""
         if self.position >= limit:
             return []
         while self._fresh and self._fresh[0].offset < self.position:
@@ -90,7 +94,7 @@ class Dispatcher:
 
     def _slice(self, limit: PhysicalOffset) -> list[QueueUnits]:
         segment = self._log.segment_at(self.position)
-        assert segment is not None, f"dispatch stands at {self.position}, outside of the log"
+        assert segment is not None, f"dispatch is at {self.position}, outside of the log"
         start = self.position - segment.start
         end = min(limit - segment.start, self._log.file_bytes)
         data, base, found, is_whole = read_slice(segment, start, end)
@@ -114,7 +118,7 @@ class Dispatcher:
     def apply(
         self, buffer: Bytes, starts: Sequence[int], end: int, *, base: PhysicalOffset
     ) -> list[QueueUnits]:
-        """Add neighbouring records to queues and index, and move the position behind them."""
+        """Add adjacent records to queues and index, and advance the position past them."""
         derivation = self.derivation
         if derivation is None or derivation.is_uniform:
             delays_ms = self._delays_ms if derivation is None else derivation.delays_ms
@@ -155,12 +159,12 @@ class Dispatcher:
         return taken
 
     def go_back(self, position: PhysicalOffset, anchor: PhysicalOffset, timestamp: int) -> None:
-        """The log, the queues and the index were cut here."""
+        """Reset the position after log, queues and index were truncated here."""
         self._fresh.clear()
         self._fresh_bytes = 0
         self.position, self.anchor, self.last_timestamp = position, anchor, timestamp
 
     def skip_to(self, position: PhysicalOffset) -> None:
-        """Step over bytes that hold no record: a blank tail, or damage that was reported."""
+        """Skip bytes without records: a blank tail, or damage that was reported."""
         assert position >= self.position
         self.position = position

@@ -1,4 +1,4 @@
-"""What can go wrong in a store, each with the values and what to do."""
+"""Errors of the store, each with its values and a next step."""
 
 from tianzhou.base.errors import Retry, TianzhouError
 
@@ -8,7 +8,7 @@ class StoreError(TianzhouError):
 
 
 class StoreDamaged(StoreError):
-    """Bytes that were acknowledged, or a file that must be there, are not what they should be."""
+    """Acknowledged bytes or a required file are damaged or missing."""
 
     def __init__(self, path: str, reason: str, *, offset: int | None = None) -> None:
         where = path if offset is None else f"{path} at offset {offset}"
@@ -39,23 +39,24 @@ class StoreClosed(StoreError):
 
 
 class DiskFull(StoreError):
-    """No room for what should be written. Nothing was stored; it works again when space is back."""
+    """There is no space for a write. Nothing was stored; writes work again when space is freed."""
 
     retry = Retry.OTHER_BROKER
 
 
 class FlushTimeout(StoreError):
-    """The disk did not sync in time. What was appended is in the log, and may still be lost."""
+    """The disk did not sync in time. The appended messages are in the log, and may still be
+    lost."""
 
     retry = Retry.OTHER_BROKER
 
 
 class RawRefused(StoreError):
-    """Bytes of another log, or a place to cut ours, that do not fit. Nothing was changed."""
+    """Replicated bytes, or an offset for a truncation, do not fit this log. Nothing was changed."""
 
 
 class StoreFenced(StoreError):
-    """A write or a flush failed. What the disk holds is unknown, so nothing is acknowledged any
-    more; a restart recovers what is really there."""
+    """A write or a sync failed. The contents of the disk are unknown, so nothing more is
+    acknowledged; a restart recovers what is on the disk."""
 
     retry = Retry.OTHER_BROKER

@@ -1,4 +1,4 @@
-"""Named places where tests may stop the world. In production each is one look at an empty dict."""
+"""Named places where tests inject faults. In production each is one lookup in an empty dict."""
 
 from collections.abc import Callable
 from typing import Final
@@ -41,13 +41,13 @@ POINTS: Final = (
     "close.before_flush",
     "close.before_abort",
 )
-"""Tests kill the process at each of these; a name that is not here can't be armed."""
+"""Tests kill the process at each of these; other names cannot be armed."""
 
 _armed: dict[str, Callable[[], None]] = {}
 
 
 def failpoint(name: str) -> None:
-    """Does nothing unless a test armed this point."""
+    """Run the fault of this point, if a test armed it."""
     if _armed and (action := _armed.get(name)) is not None:
         action()
 

@@ -7,16 +7,17 @@ from tianzhou.store.files import File, Files, creating
 
 
 class FileCache:
-    """Owner: the store's writer. A file given out is for use right now, not to keep."""
+    """Keeps files open. A returned file is for immediate use, not to keep. Owner: the store's
+    writer."""
 
     def __init__(self, files: Files, count_max: int) -> None:
         self.files = files
         self._count_max = count_max
         self._open: OrderedDict[str, File] = OrderedDict()
         self.dirty: set[str] = set()
-        """Files written to since they were last handed out for syncing."""
+        """Files written to since the last checkpoint collected them for syncing."""
         self.dirty_dirs: set[str] = set()
-        """Directories with names that a crash could still take."""
+        """Directories with names that are not synced yet."""
 
     def get(self, path: str) -> File:
         file = self._open.get(path)

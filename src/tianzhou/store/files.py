@@ -3,9 +3,9 @@
 Everything the store does to files goes through these two protocols, so that tests can record the
 calls, fail the n-th of them, and rebuild every state in which a crash may leave a disk.
 
-Records are written with `pwrite` and read with `pread`. A mapping is no faster (a first touch costs
-a page fault) and turns a full disk, a bad sector or a shortened file into a signal that kills the
-process, where these raise.
+Records are written with `pwrite` and read with `pread`. Memory mapping would not be
+faster (the first access to a page costs a page fault), and it turns a full disk, a bad sector or a
+truncated file into a signal that kills the process, where `pwrite` and `pread` raise an error.
 """
 
 import contextlib
@@ -140,8 +140,8 @@ def make_lasting_dirs(files: Files, path: str) -> None:
         missing.append(path)
         path = path.rpartition("/")[0]
     if path:
-        # Whoever made it may have died, or failed, before it was synced. In somebody else's
-        # directory we may not be able to, and need not.
+        # The process that created it may have died, or failed, before it was synced. In a directory
+        # of another user a sync may not be permitted, and is not needed.
         with contextlib.suppress(PermissionError):
             files.sync_dir(parent_of(path))
     for new in reversed(missing):
@@ -224,7 +224,7 @@ class RealFile:
             self._fd = -1
 
 
-# A link in the place of a file would lead out of the store; there is none in a sound one.
+# A link in place of a file would lead out of the store; an intact store has no links.
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -285,7 +285,7 @@ class RealFiles:
 
     def memory_bytes(self) -> int:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        try:  # in a container it is what the container may have
+        try:  # in a container the limit of the container counts
             with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
                 allowed = file.read().strip()
         except OSError:
@@ -347,8 +347,8 @@ def _lock(path: str, flags: int, kind: int) -> RealFile:
 
 
 _locked: Final[set[tuple[int, int]]] = set()
-"""Files that this process has locked. The system does not keep a process from what it has locked
-itself, and unlocks as soon as any handle of the file is closed; so none is even opened."""
+"""Files that this process has locked. The system lets a process lock its own files again, and
+unlocks a file as soon as any handle of it is closed; so no second handle is opened."""
 
 
 def _node(found: os.stat_result) -> tuple[int, int]:

@@ -1,9 +1,8 @@
-"""Flushing: one fdatasync for all that waits, then the watermark moves.
+"""Flushing: one fdatasync for everything that waits, then the watermark advances.
 
-`Flusher` does the work and knows no thread; `FlushThread` calls it. A sync that fails is the end:
-the kernel may have dropped the pages, so a second try could succeed without writing anything. The
-flusher keeps the reason, nothing is acknowledged any more, and only a restart finds out what is
-really on the medium.
+`Flusher` does the work without threads; `FlushThread` calls it. A failed sync is final: the kernel
+may have dropped the pages, so a second attempt could succeed without writing anything. The flusher
+keeps the reason, nothing more is acknowledged, and only a restart finds out what is durable.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ wait as well. A start after a crash does not wait for this many syncs either."""
 
 
 class Derivations(NamedTuple):
-    """Derived files to sync, and what may be said in the checkpoint when that is done."""
+    """Derived files to sync, and the checkpoint that may be written afterwards."""
 
     files: set[str]
     directories: set[str]
@@ -49,7 +48,7 @@ class Derivations(NamedTuple):
 class Flusher:
     """Owner: the flush thread while there is one, else the store's writer.
 
-    Invariant: flushed <= log.end, and it goes back only when the log is cut
+    Invariant: flushed <= log.end, and it decreases only when the log is truncated
     """
 
     def __init__(self, files: Files, log: CommitLog, checkpoint: CheckpointFile) -> None:
@@ -69,19 +68,22 @@ class Flusher:
         """How long syncs of the log took; only those of the flush thread are measured."""
 
     def restart(self, flushed: int, *, checked: bool) -> None:
-        """Count from here: what recovery found may be less than the checkpoint said. `checked`:
-        what comes from now on carries a checksum."""
+        """Restart the watermark here: recovery may have found less than the checkpoint recorded.
+        `checked`: later records have checksums."""
         self.flushed = PhysicalOffset(max(min(flushed, self._log.end), self._log.min_offset))
         marked = replace(
             self._checkpoint.current,
-            flushed=self.flushed, clean=False, checked=checked, log_begin=self._log.min_offset,
-        )  # fmt: skip
+            flushed=self.flushed,
+            clean=False,
+            checked=checked,
+            log_begin=self._log.min_offset,
+        )
         self._checkpoint.current = marked
         self._begin_wanted = self._log.min_offset
 
     def flush(self) -> bool:
-        """Bring everything appended so far to the medium; whether the watermark moved."""
-        # Taken before the sync: what is appended meanwhile belongs to the next round.
+        """Sync everything appended so far; returns whether the watermark advanced."""
+        # Read before the sync: bytes appended meanwhile belong to the next one.
         end, timestamp = self._log.mark
         if end <= self.flushed or self.error is not None:
             return False
@@ -147,8 +149,8 @@ class Flusher:
                 self._fence("the checkpoint", error)
 
     def record_begin(self, offset: PhysicalOffset) -> None:
-        """Let the checkpoint say that log files below `offset` are removed. They may be removed
-        once its `log_begin` is there."""
+        """Record in the checkpoint that log files below `offset` are removed. They may be removed
+        once its `log_begin` is `offset`."""
         if offset > self._begin_wanted:
             self._begin_wanted = offset
             self.run_later(self._save_begin)
@@ -211,14 +213,21 @@ class Flusher:
     def _with(self, made: Derivations, *, clean: bool) -> Checkpoint:
         return replace(
             self._checkpoint.current,
-            queues_timestamp=made.timestamp, index_timestamp=made.timestamp,
-            derived=made.derived, anchor=made.anchor, queues=made.queues, units=made.units,
-            index_files=made.index_files, index_name=made.index_name,
-            index_count=made.index_count, clean=clean, exact=True,
-        )  # fmt: skip
+            queues_timestamp=made.timestamp,
+            index_timestamp=made.timestamp,
+            derived=made.derived,
+            anchor=made.anchor,
+            queues=made.queues,
+            units=made.units,
+            index_files=made.index_files,
+            index_name=made.index_name,
+            index_count=made.index_count,
+            clean=clean,
+            exact=True,
+        )
 
     def prepare_next(self) -> None:
-        """Make the next log file early. A full disk is the writer's to report."""
+        """Create the next log file early. A full disk is reported by the writer."""
         try:
             self._log.prepare_next()
         except OSError as error:
@@ -229,14 +238,14 @@ class Flusher:
         """Stop syncing."""
         if self.error is None:
             self.error = StoreFenced(
-                "the flush thread ended by a mistake of ours, its trace is on the standard error; "
-                "nothing is acknowledged any more, because nothing is synced; restart"
+                "the flush thread ended because of a bug; its traceback is on standard error; "
+                "nothing more is acknowledged, because nothing is synced; restart"
             )
 
     def _fence(self, what: str, error: Exception) -> None:
         self.error = StoreFenced(
-            f"syncing {what} failed: {error}; nothing is acknowledged any more, "
-            "because what the disk holds is unknown; check the disk and restart"
+            f"syncing {what} failed: {error}; nothing more is acknowledged, "
+            "because the contents of the disk are unknown; check the disk and restart"
         )
         self.error.__cause__ = error
 
@@ -276,7 +285,8 @@ _NO_MEMORY_S: Final = 0.1
 
 
 class FlushThread:
-    """Runs the flusher. The writer asks, waits or continues; it never syncs itself."""
+    """Runs the flusher in a thread. The writer requests syncs and may wait for them; it never syncs
+    itself."""
 
     def __init__(
         self,
@@ -284,6 +294,7 @@ class FlushThread:
         log: CommitLog,
         config: StoreConfig,
         clock: Clock,
+        *,
         on_progress: Callable[[], None],
     ) -> None:
         self._flusher = flusher
@@ -306,9 +317,9 @@ class FlushThread:
         self._thread.start()
 
     def ask(self) -> None:
-        """Flush now, together with all that others ask for meanwhile."""
+        """Request a flush now, combined with all other requests."""
         if self._asked:
-            return  # the thread has yet to look where the log ends, and will see this too
+            return  # the thread has not read the end of the log yet, and will include this
         with self._wake:
             self._asked = True
             self._wake.notify_all()
@@ -329,7 +340,7 @@ class FlushThread:
         return self._saving is not None
 
     def wait(self, offset: PhysicalOffset, timeout_s: float) -> bool:
-        """Block until the log is on the medium up to `offset`, or an error, or the time is up."""
+        """Block until the log is durable up to `offset`, or until an error or the timeout."""
         done = lambda: self._flusher.flushed >= offset or self._flusher.error is not None  # noqa: E731
         with self._wake:
             self._asked = True
@@ -338,7 +349,7 @@ class FlushThread:
         return self._flusher.flushed >= offset
 
     def wait_saved(self, timeout_s: float) -> None:
-        """Block until nothing is being saved, or an error, or the time is up."""
+        """Block until no checkpoint is being saved, or until an error or the timeout."""
         done = lambda: self._saving is None or self._flusher.error is not None  # noqa: E731
         with self._wake:
             self._wake.wait_for(done, timeout_s)
@@ -349,7 +360,7 @@ class FlushThread:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(_STOP_S)
-        assert not self._thread.is_alive(), "the disk did not answer; the flush thread hangs"
+        assert not self._thread.is_alive(), "the disk does not respond; the flush thread hangs"
         self._flusher.wake = None
         return self._saving
 

@@ -7,10 +7,10 @@
     entry:  key_hash 4 | physical_offset 8 | seconds 4 | previous 4
 
 Slots are numbered from 0 and hold the number of the newest entry of their chain, 0 meaning none.
-Entries are numbered from 1; `entry_count` is the number the next one gets, so it begins at 1 and
+Entries are numbered from 1; `entry_count` is the number the next one gets, so it starts at 1 and
 the place of entry 0 stays unused. `seconds` is the store time relative to the file's begin.
 
-Entries gather in memory and are written a page at a time, in blocks that were reserved before: a
+Entries are buffered in memory and written a page at a time, in blocks that were reserved before: a
 write for each key would cost as much as the rest of the index. Slots of the newest file and its
 header change in memory too (see `slot_table`). A checkpoint writes all of it: entries, then the
 header, then slots, so that no slot in the file leads beyond the header's count. A crash loses what
@@ -77,7 +77,7 @@ class IndexFile:
                 f"{file_bytes(slots, entries)}",
             )
         self._reserved = 0
-        """Blocks are known to be taken up to here: a copy of a file may have holes."""
+        """Blocks are known to be allocated up to here: a copy of a file may have holes."""
         self._table: SlotTable | None = None
         """The slots, once something was written; None while they are read from the file."""
         self._is_written = True
@@ -90,9 +90,13 @@ class IndexFile:
         self.count: int
         """The number that the next entry gets."""
         (
-            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
-            self.slot_count, self.count,
-        ) = HEADER.unpack(self._read(0, HEADER.size))  # fmt: skip
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            self.count,
+        ) = HEADER.unpack(self._read(0, HEADER.size))
         self._tail = bytearray()
         """The newest entries, which are not yet in the file."""
         self._tail_from = self.count
@@ -304,10 +308,11 @@ class IndexFile:
         return low
 
     def cut(self, count: int) -> bool:
-        """Go back to `count`, dropping newer entries and any half-done slot; False if impossible.
+        """Truncate to `count` entries, dropping newer ones and any partial slot; False if
+        impossible.
 
-        Entries are only ever added, so those that were synced are whole; the slots are made anew
-        from them. What lies beyond is reached by no slot and will be overwritten.
+        Entries are only ever added, so those that were synced are complete; the slots are rebuilt
+        from them. Later entries are reached by no slot and will be overwritten.
         """
         if not 1 <= count <= self._entries_max:
             return False
@@ -342,15 +347,20 @@ class IndexFile:
         return bool(offsets[0] >= last and (offsets[1:] >= offsets[:-1]).all())
 
     def set_end(self, timestamp: int) -> None:
-        """After a cut: the store time of the newest entry, which only the log knows exactly."""
+        """Set the store time of the newest entry after a truncation; only the log knows it
+        exactly."""
         self.end_timestamp = timestamp
         self._is_written = False
 
     def _write_header(self) -> None:
         header = HEADER.pack(
-            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
-            self.slot_count, self.count,
-        )  # fmt: skip
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            self.count,
+        )
         self.file.pwrite(0, header)
 
     # Reading

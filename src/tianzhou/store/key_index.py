@@ -32,14 +32,14 @@ class KeyIndexView:
     def find(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int, count_max: int
     ) -> list[PhysicalOffset]:
-        """Where messages with this key may stand, newest first, each place once."""
+        """Return the offsets where messages with this key may be, newest first, each once."""
         found = dict.fromkeys(self.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms))
         return list(found)[:count_max]
 
     def candidates(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int
     ) -> Iterator[PhysicalOffset]:
-        """The same, one after the other. Hashes collide: look at what you get."""
+        """Iterate over these offsets. Hashes collide: the caller must compare the records."""
         wanted = key_hash(f"{topic}#{key}")
         last = -1
         for file in reversed(self.files):
@@ -90,7 +90,7 @@ class KeyIndex(KeyIndexView):
         self._slots = slots
         self._entries = entries
         self.dirty: set[str] = set()
-        """Names of files written to since they were last handed out for syncing."""
+        """Names of files written to since the last checkpoint collected them for syncing."""
         self._next_name = ""
         """The name of the file that is to be created next. A failed attempt is retried with the
         same name, so that attempts never leave more than one file behind."""
@@ -104,8 +104,8 @@ class KeyIndex(KeyIndexView):
     # Writing
 
     def put(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries in the order of the log. What is there already is skipped: a disk that ran
-        full in the middle of this row took some of it."""
+        """Add entries in the order of the log. Existing entries are skipped: a disk that became
+        full may have accepted some of them."""
         at = self._count_from(offsets[0])
         while at < len(hashes):
             file = self._current()
@@ -120,7 +120,7 @@ class KeyIndex(KeyIndexView):
             at = end
 
     def _count_from(self, offset: int) -> int:
-        """How many entries there are of messages at or beyond this offset."""
+        """Count the entries of messages at or beyond this offset."""
         count = 0
         for file in reversed(self.files):
             if file.end_offset < offset:
@@ -169,21 +169,22 @@ class KeyIndex(KeyIndexView):
         return made
 
     def _fresh_name(self) -> str:
-        """The local time to the millisecond; later than every name there is."""
+        """Return a new file name: the local time in milliseconds, later than all existing names."""
         now_ms = self._clock.now_ms()
         name = _name_of(now_ms)
         while self.files and name <= self.files[-1].name:
             now_ms += 1
             name = _name_of(now_ms)
             if name <= self.files[-1].name and now_ms % 1000 == 0:
-                # The clock went back; counting up is slow over hours, so go on from the last name.
+                # The clock was set back; counting up is slow over hours, so continue from the last
+                # name.
                 name = f"{int(self.files[-1].name) + 1:017d}"
         return name
 
     # Recovery and retention
 
     def cut(self, newest: str, count: int) -> bool:
-        """Go back to where file `newest` had `count` entries; False if that can't be done."""
+        """Truncate to where file `newest` had `count` entries; False if that is impossible."""
         count_before = len(self.files)
         while self.files and self.files[-1].name > newest:
             self._remove(self.files[-1])

@@ -37,7 +37,7 @@ _NAME: Final = b"tianzhou"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """Where the parts of a store are. Directories, except `checkpoint` and `abort`."""
+    """Paths of the parts of a store. Directories, except `checkpoint` and `abort`."""
 
     root: str
     commit_log: str
@@ -130,9 +130,11 @@ def record_paths(files: Files, paths: Paths) -> None:
 def check_distinct(paths: Paths) -> None:
     """Refuse nested directories: files of one would be mistaken for the other's."""
     directories = {
-        "commit_log_path": paths.commit_log, "consume_queue_path": paths.consume_queue,
-        "index_path": paths.index, "tables_path": paths.tables,
-    }  # fmt: skip
+        "commit_log_path": paths.commit_log,
+        "consume_queue_path": paths.consume_queue,
+        "index_path": paths.index,
+        "tables_path": paths.tables,
+    }
     for name, path in directories.items():
         for other, inner in (*directories.items(), ("the store directory", paths.root)):
             if name != other and f"{inner}/".startswith(f"{path}/"):
@@ -154,13 +156,15 @@ def make_directories(files: Files, paths: Paths) -> None:
 
 
 def take_lock(files: Files, root: str) -> File:
-    """Own the directory for the life of the process; StoreLocked if another process does."""
+    """Lock the directory for the life of the process. Raises StoreLocked if another process has
+    it."""
     return files.lock(f"{root}/{LOCK}")
 
 
 def was_used_by_another(lock: File) -> bool:
-    """Whether Java ran here after us. It writes the word `lock` over our name when it starts; if
-    it was killed soon after, that may be its only trace besides the records."""
+    """Whether a Java broker used the directory since. It overwrites the contents of the lock file
+    with `lock` when it starts; if it was killed soon after, that may be its only trace besides the
+    records."""
     return lock.pread(0, len(_NAME)) != _NAME
 
 
@@ -170,7 +174,8 @@ def sign_lock(lock: File) -> None:
 
 
 def write_abort(files: Files, path: str) -> None:
-    """Present while a store is open: found at start, it means that the last stop was none."""
+    """Create the marker of an open store: found at start, it means that the last stop was not
+    clean."""
     text = str(os.getpid()).encode()
     abort = files.create(path, 0)  # never removed on an error: its absence means a clean stop
     try:

@@ -55,9 +55,11 @@ def make_parts(
     files: Files, paths: Paths, config: StoreConfig, clock: Clock, *, checkpoint: CheckpointFile
 ) -> recovery.Parts:
     log = CommitLog(
-        files, paths.commit_log,
-        file_bytes=config.commit_log_file_bytes, reserve_bytes=config.commit_log_preallocate_bytes,
-    )  # fmt: skip
+        files,
+        paths.commit_log,
+        file_bytes=config.commit_log_file_bytes,
+        reserve_bytes=config.commit_log_preallocate_bytes,
+    )
     queues = Queues(files, paths.consume_queue, config.consume_queue_file_units)
     queues.remove_set_aside()
     index = None

@@ -1,9 +1,9 @@
-"""Checksums of the pages that this process wrote: whether they are still as they were written.
+"""Checksums of the pages that this process wrote, to detect pages that changed since.
 
-A record carries a checksum, but to format it, find its digits and compare them takes longer than
-everything else a pull does. What was written a moment ago is therefore checked by the page, with a
-number that never was on the disk: about 0.1 µs a message in a pull of 32. It costs four bytes of
-memory for each page.
+A record has a checksum, but formatting, finding and comparing its digits takes longer than
+everything else in a pull. Recently written records are therefore checked by the page, with a
+checksum that is only in memory: about 0.1 µs per message in a pull of 32. It costs four bytes of
+memory per page.
 """
 
 from array import array
@@ -13,11 +13,11 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.record.crc import crc32, crc32_on
 
 PAGE: Final = 4096
-"""What a system drops and reads again as a whole."""
+"""The unit in which the page cache drops and reads bytes."""
 
 
 class PageSums:
-    """Of one file, from the place on where writing began.
+    """The page checksums of one file, from the position where this process started to write.
 
     Owner: the store's writer.    Invariant: `_sums` has one number for each full page from `_base`
     on, `_open` is that of the bytes behind them, up to `_end`.
@@ -28,13 +28,13 @@ class PageSums:
     def __init__(self, start: int) -> None:
         self._base = start // PAGE
         self._known = -(-start // PAGE)
-        """The first page of which we wrote every byte."""
+        """The first page of which this process wrote every byte."""
         self._end = start
         self._open = 0
         self._sums = array("I")
 
     def wrote(self, at: int, data: Bytes) -> None:
-        """These bytes stand there now, behind those before."""
+        """Add bytes that were written after the previous ones."""
         assert at == self._end, f"written at {at}; the bytes before end at {self._end}"
         size, room = len(data), PAGE - at % PAGE
         self._end += size
@@ -48,7 +48,8 @@ class PageSums:
             self._open = crc32(view[whole:])
 
     def around(self, start: int, end: int) -> tuple[int, int] | None:
-        """The pages that contain these bytes, as positions; None if not all of them are known."""
+        """Return the bounds of the pages that contain these bytes; None if not all of them are
+        known."""
         first, behind = start // PAGE, -(-end // PAGE)
         if first < self._known or end > self._end:
             return None

@@ -68,7 +68,7 @@ class Shortfall(NamedTuple):
 
 
 class LateBegin(NamedTuple):
-    """The log begins behind the place from which on the store has removed no file."""
+    """The log starts after the offset from which on the store has removed no file."""
 
     expected: int
     found: int
@@ -76,7 +76,7 @@ class LateBegin(NamedTuple):
     @property
     def text(self) -> str:
         return (
-            f"the commit log begins at offset {self.found}, but the store has removed no file from "
+            f"the commit log starts at offset {self.found}, but the store has removed no file from "
             f"offset {self.expected} on; {self.found - self.expected} bytes are missing"
         )
 
@@ -119,7 +119,7 @@ def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Sho
 
 def find_late_begin(files: Files, paths: Paths, config: StoreConfig) -> LateBegin | None:
     """Compare the first file of the log with the checkpoint. A store opens in spite of a late
-    begin: what is left is sound, and an operator may have freed disk space by hand."""
+    start: what is left is intact, and an operator may have freed disk space by hand."""
     expected = read_checkpoint(files, paths.checkpoint).log_begin
     starts = segments.starts_of(files, paths.commit_log, config.commit_log_file_bytes)
     if expected == UNKNOWN or not starts or starts[0] <= expected:
@@ -145,16 +145,16 @@ def _check_layout(files: Files, paths: Paths) -> None:
         data = f"{paths.root}/{name}/data"
         if name.startswith("dledger-") and files.list(data):
             raise StoreRefused(
-                f"{data} is the log of a DLedger group of RocketMQ's Java broker, a format that we "
-                "can't read; nothing was changed. Give this broker an empty directory, and let a "
+                f"{data} is the log of a DLedger group of RocketMQ's Java broker, which Tianzhou "
+                "cannot read; nothing was changed. Give this broker an empty directory, and let a "
                 "consumer or a pipeline copy the messages"
             )
     tables = (f"{paths.tables}/{name}" for name in list_visible(files, paths.tables))
     for directory in (paths.consume_queue, *tables):
         if _ROCKSDB_FILE in files.list(directory):
             raise StoreRefused(
-                f"{directory} is a RocksDB database of RocketMQ's Java broker, a format that we "
-                "can't read; nothing was changed. Give this broker an empty directory, and let a "
+                f"{directory} is a RocksDB database of RocketMQ's Java broker, which Tianzhou "
+                "cannot read; nothing was changed. Give this broker an empty directory, and let a "
                 "consumer or a pipeline copy the messages"
             )
 
@@ -178,8 +178,8 @@ def _evidence(files: Files, paths: Paths, checkpoint: Checkpoint) -> list[str]:
     """Evidence that messages existed. The time in a checkpoint of RocketMQ does not count: it has
     no checksum."""
     if checkpoint.exact:
-        spoken = f"the checkpoint vouches for its first {checkpoint.flushed} bytes"
-        return [spoken] if checkpoint.flushed else []
+        claim = f"the checkpoint vouches for its first {checkpoint.flushed} bytes"
+        return [claim] if checkpoint.flushed else []
     found: list[str] = []
     queues = sum(
         bool(list_visible(files, f"{paths.consume_queue}/{topic}/{queue}"))

@@ -62,12 +62,17 @@ class QueueWork:
         if index is not None:
             index.begin_write()
         self._begun = Derivations(
-            set(), set(), dispatcher.position, dispatcher.anchor,
-            census.used, census.units,
+            set(),
+            set(),
+            dispatcher.position,
+            dispatcher.anchor,
+            census.used,
+            census.units,
             len(index.files) if index is not None else 0,
-            newest.name if newest else "", newest.count if newest else 1,
+            newest.name if newest else "",
+            newest.count if newest else 1,
             dispatcher.last_timestamp,
-        )  # fmt: skip
+        )
 
     def step(self) -> Derivations | None:
         """Run one slice; returns what to sync and save once the checkpoint is ready."""

@@ -21,7 +21,7 @@ DELETED: Final = ".deleted"
 
 
 class Census(NamedTuple):
-    """What a checkpoint says of all queues."""
+    """Totals of all queues, as a checkpoint records them."""
 
     used: int
     """Queues that ever had a unit. A crash may leave the file of a queue that the checkpoint does
@@ -88,7 +88,7 @@ class Queues:
         return list(self._by_topic.get(topic, {}).values())
 
     def obtain(self, key: QueueKey) -> ConsumeQueue:
-        """The queue, made now if it is new."""
+        """Return the queue, creating it if it is new."""
         queue = self._queues.get(key)
         if queue is None:
             topic_directory = f"{self.directory}/{key.topic}"
@@ -232,15 +232,15 @@ class Queues:
             self._files.remove_dir(self._deleted)
 
     def keep_expired(self, log_min: PhysicalOffset) -> None:
-        """Forget, on disk too, every unit that can be derived from the log again. Those of
-        expired messages stay: only they know how many there were, and a queue that began at 0
-        again would make groups skip what comes next."""
+        """Remove, on disk too, every unit that can be derived from the log again. Units of expired
+        messages stay: only they record how many there were, and a queue that restarted at 0 would
+        make groups skip the next messages."""
         self._queues.clear()
         self._by_topic.clear()
         for key in tuple(self.on_disk()):
             queue = self.obtain(key)
             try:
-                queue.load(below=log_min, clean=False, mend=True)
+                queue.load(below=log_min, clean=False, repair=True)
                 is_needed = log_min > 0 and queue.end > 0
             except StoreDamaged:
                 is_needed = False  # its end is then what the log says
@@ -257,6 +257,6 @@ class Queues:
     def _make(self, key: QueueKey) -> ConsumeQueue:
         # Admission and `derive` check names too; this is the last line of defence.
         if not is_topic_name(key.topic):
-            raise StoreDamaged(self.directory, f"{key.topic!r} can't be the name of a directory")
+            raise StoreDamaged(self.directory, f"{key.topic!r} is not a valid directory name")
         directory = f"{self.directory}/{key.topic}/{key.queue_id}"
         return ConsumeQueue(self.cache, directory, key, self._file_units)

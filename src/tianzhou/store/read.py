@@ -8,7 +8,7 @@ import contextlib
 import enum
 import struct
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from types import TracebackType
@@ -24,7 +24,7 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT, ConsumeQueue
 
 SCAN_UNITS_MAX: Final = 800
-"""RocketMQ looks at most at this many units for one pull, matching or not."""
+"""Units that one pull examines at most, matching or not, as in RocketMQ."""
 
 _CHECK: Final = struct.Struct(">ii4xi4xq")
 """Size, magic, queue and queue offset of a record."""
@@ -33,7 +33,7 @@ _UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code",
 
 
 class ReadStatus(enum.Enum):
-    """The outcome of a read. Names follow RocketMQ's, one for one."""
+    """The outcome of a read. All but `NOT_READY` have RocketMQ's names."""
 
     FOUND = enum.auto()
     NO_MATCHED_MESSAGE = enum.auto()
@@ -43,11 +43,14 @@ class ReadStatus(enum.Enum):
     OFFSET_TOO_SMALL = enum.auto()
     OFFSET_OVERFLOW_ONE = enum.auto()
     OFFSET_OVERFLOW_BADLY = enum.auto()
+    NOT_READY = enum.auto()
+    """The records exist, but cannot be read yet: the store is fetching them from a slower place.
+    Repeat the read later; the result is a `PendingRead`. The end of the log is always ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimit:
-    """At least one message is given if there is one, whatever its size."""
+    """Limits of one read. At least one message is returned if there is one, whatever its size."""
 
     count: int = 32
     size: int = 256 * 1024
@@ -58,8 +61,15 @@ class ReadResult:
     large result holds memory."""
 
     __slots__ = (
-        "count", "damaged", "max_offset", "min_offset", "next_offset", "size", "spans", "status",
-    )  # fmt: skip
+        "count",
+        "damaged",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "size",
+        "spans",
+        "status",
+    )
 
     def __init__(
         self,
@@ -101,14 +111,44 @@ class ReadResult:
         self.release()
 
 
+class PendingRead(ReadResult):
+    """The result of a read that is not ready. `next_offset` is the offset that was requested."""
+
+    __slots__ = ("_on_ready",)
+
+    def __init__(
+        self,
+        *,
+        next_offset: QueueOffset,
+        min_offset: QueueOffset,
+        max_offset: QueueOffset,
+        on_ready: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`on_ready` registers a callback, which the store calls once when the read may be
+        repeated, in the thread of the store's owner."""
+        super().__init__(
+            ReadStatus.NOT_READY,
+            next_offset=next_offset,
+            min_offset=min_offset,
+            max_offset=max_offset,
+        )
+        self._on_ready = on_ready
+
+    def when_ready(self, repeat: Callable[[], None]) -> None:
+        """Call `repeat` once when the read may be repeated."""
+        self._on_ready(repeat)
+
+
 def read(
     log: CommitLog,
     queue: ConsumeQueue,
     start: QueueOffset,
     limit: ReadLimit,
+    *,
     tags_codes: Collection[int] | None,
 ) -> ReadResult:
-    """Messages of a queue from an offset on, only those with one of these tag hashes if given."""
+    """Read messages of a queue from an offset on, optionally only those with one of these tag
+    hashes."""
     end = queue.end
     result = ReadResult(
         ReadStatus.FOUND, next_offset=start, min_offset=queue.min_offset, max_offset=end
@@ -117,9 +157,9 @@ def read(
     if outside is not None:
         result.status, result.next_offset = outside
     elif tags_codes is None:
-        _read_all(log, queue, start, limit, result)
+        _read_all(log, queue, result, limit)
     else:
-        _read_matching(log, queue, start, limit, tags_codes, result)
+        _read_matching(log, queue, result, limit, tags_codes=tags_codes)
     return result
 
 
@@ -137,9 +177,8 @@ def _outside(
     return None
 
 
-def _read_all(
-    log: CommitLog, queue: ConsumeQueue, start: QueueOffset, limit: ReadLimit, result: ReadResult
-) -> None:
+def _read_all(log: CommitLog, queue: ConsumeQueue, result: ReadResult, limit: ReadLimit) -> None:
+    start = result.next_offset
     count = min(limit.count, SCAN_UNITS_MAX)
     raw = queue.read(start, count)
     units = len(raw) // UNIT.size
@@ -151,12 +190,12 @@ def _read_all(
         offsets, sizes = offsets[:units], sizes[:units]
         total = sum(sizes)
     first, queue_id = offsets[0], queue.key.queue_id
-    # Adjacent records in one file: the whole run is one read, and its ends vouch for the middle.
+    # Adjacent records in one file are one read; checking the first and the last suffices.
     if offsets[-1] + sizes[-1] - first == total and min(sizes) >= RECORD_BYTES_MIN:
         found = _read_neighbours(log, first, sizes, total)
         if found is not None and (
-            _is_record(found, 0, sizes[0], queue_id, start)
-            and _is_record(found, total - sizes[-1], sizes[-1], queue_id, start + units - 1)
+            _is_record(found, 0, sizes[0], (queue_id, start))
+            and _is_record(found, total - sizes[-1], sizes[-1], (queue_id, start + units - 1))
         ):
             result.add(found, units)
             result.next_offset = QueueOffset(start + units)
@@ -172,7 +211,7 @@ def _unpack_many(raw: bytes) -> tuple[int, ...]:
 
 
 def _within(sizes: tuple[int, ...], size_max: int) -> int:
-    """How many fit into this many bytes; at least one."""
+    """Return how many records fit into this many bytes; at least one."""
     total = 0
     for rank, size in enumerate(sizes):
         if size != MISSING_SIZE:
@@ -185,11 +224,12 @@ def _within(sizes: tuple[int, ...], size_max: int) -> int:
 def _read_matching(
     log: CommitLog,
     queue: ConsumeQueue,
-    start: QueueOffset,
-    limit: ReadLimit,
-    tags_codes: Collection[int],
     result: ReadResult,
+    limit: ReadLimit,
+    *,
+    tags_codes: Collection[int],
 ) -> None:
+    start = result.next_offset
     raw = queue.read(start, SCAN_UNITS_MAX)
     units = np.frombuffer(raw, _UNIT_DTYPE)
     codes = units["tags_code"].astype(np.int64)
@@ -203,7 +243,7 @@ def _read_matching(
     offsets = units["offset"][chosen].tolist()
     found = _Units(queue.key.queue_id, (chosen + start).tolist(), offsets, sizes[:count])
     _take(log, found, result)
-    # When a limit stopped us the next read goes on behind the last message, else behind the scan.
+    # After a limit the next read continues behind the last message, else behind the scan.
     stopped = count == limit.count or count < len(ranks)
     scanned = int(chosen[-1]) + 1 if stopped and count else len(units)
     result.next_offset = QueueOffset(start + scanned)
@@ -341,17 +381,15 @@ def _read_one(log: CommitLog, offset: int, size: int, result: ReadResult) -> mem
 def _judge(record: memoryview, place: tuple[int, int], offset: int, result: ReadResult) -> None:
     """Add a record if it is intact. A unit that does not lead to a record of its queue and rank is
     skipped: a wrong message is worse than none."""
-    size, (queue_id, rank) = len(record), place
-    if _is_record(record, 0, size, queue_id, rank) and is_sound(record, 0, size, base=offset):
+    size = len(record)
+    if _is_record(record, 0, size, place) and is_sound(record, 0, size, base=offset):
         result.add(record, 1)
     else:
         result.damaged.append(offset)
 
 
-def _is_record(data: memoryview, at: int, size: int, queue_id: int, rank: int) -> bool:
+def _is_record(data: memoryview, at: int, size: int, place: tuple[int, int]) -> bool:
     found_size, magic, found_queue, found_rank = _CHECK.unpack_from(data, at)
     return (
-        found_size == size
-        and magic in (MAGIC_V1, MAGIC_V2)
-        and (found_queue, found_rank) == (queue_id, rank)
+        found_size == size and magic in (MAGIC_V1, MAGIC_V2) and (found_queue, found_rank) == place
     )

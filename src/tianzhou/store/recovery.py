@@ -1,15 +1,15 @@
-"""Start-up: find out what the log really holds, and make everything else agree with it.
+"""Recovery at start: find the intact part of the log, and make everything else agree with it.
 
-The only place that decides what is torn. At the first bytes X that are no sound record:
+The only place that decides what is torn. At the first bytes X that are not an intact record:
 
-- Nothing sound follows, and X was not known to be on the medium: a torn tail. Cut, on disk too.
-- X lies below what was known to be on the medium: damage. Never cut; the sound records behind it
+- No intact record follows, and X was not known to be durable: a torn tail. Truncated on disk too.
+- X lies below what was known to be durable: damage. Never truncated; the intact records after it
   are served, and the gap is reported.
-- Sound records follow, but X was not known to be on the medium: a crash that wrote later pages
-  before earlier ones, or damage; nobody can tell. The rest is copied to `quarantine/`, then cut.
+- Intact records follow, but X was not known to be durable: a crash that wrote later pages
+  before earlier ones, or damage; both look alike. The rest goes to `quarantine/` and is truncated.
 
-Queues and index are trusted up to the position in the checkpoint if it fits the log and they fit
-it; from there on they are derived again. If anything does not fit they are all derived anew.
+Queues and index are used up to the position in the checkpoint if they match the checkpoint and it
+matches the log; the rest is derived again. Otherwise everything is derived again.
 """
 
 from bisect import bisect_left
@@ -46,7 +46,7 @@ from tianzhou.store.scan import (
 from tianzhou.store.segments import Segment
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many were scanned."""
+"""Called with the scanned bytes and the total bytes."""
 
 
 def no_progress(_done: int, _total: int) -> None:
@@ -61,15 +61,15 @@ class Report:
     """What recovery found and did."""
 
     rebuilt: str = ""
-    """Why queues and index were derived again; empty when they were not."""
+    """Why queues and index were rebuilt; empty if they were not."""
     scanned_bytes: int = 0
     records: int = 0
     cut_at: int | None = None
     quarantine: str = ""
     damage: list[Damage] = field(default_factory=list[Damage])
     malformed: list[Damage] = field(default_factory=list[Damage])
-    """Intact records that cannot be put into a queue. They are not delivered. Every copy of the log
-    has them, so no replica can repair them."""
+    """Intact records that cannot be put into a queue. They are not delivered. Every replica of the
+    log has them, so no replica can repair them."""
     clamped: int = 0
     """Stored consumer and delay offsets that lay beyond the end of their queue."""
     shortfall: Shortfall | None = None
@@ -77,7 +77,7 @@ class Report:
 
 
 class Parts(NamedTuple):
-    """What recovery works on."""
+    """The parts of a store that recovery works on."""
 
     files: Files
     paths: Paths
@@ -101,12 +101,12 @@ def recover(
 ) -> Report:
     """Bring log, queues and index into agreement, in memory and on disk.
 
-    Records behind `visible` are checked, and derived only if the checkpoint says that they had
-    been before: whoever owns the store does not know yet whether they are to stay.
+    Records after `visible` are checked, but derived only if the checkpoint shows that they were
+    before: the owner of the store does not know yet whether they will be kept.
     """
     report = Report()
     log, dispatcher = parts.log, parts.dispatcher
-    reason = "it was asked for" if rebuild else _load_derived(parts)
+    reason = "it was requested" if rebuild else _load_derived(parts)
     if reason:
         report.rebuilt = reason
         failpoint("recovery.before_rebuild")
@@ -149,7 +149,7 @@ def _kept(incidents: Incidents) -> dict[QueueKey, int]:
     }
 
 
-# What is derived
+# Derived files
 
 
 def _finish_deletions(parts: Parts) -> None:
@@ -162,10 +162,10 @@ def _finish_deletions(parts: Parts) -> None:
 
 
 def _load_derived(parts: Parts) -> str:
-    """Open queues and index as of the checkpoint; why that was not possible, or nothing."""
+    """Open queues and index as of the checkpoint; returns why that was impossible, or ""."""
     checkpoint = parts.checkpoint
     if not checkpoint.exact:
-        return "there is no checkpoint of ours" if parts.log.segments else ""
+        return "there is no checkpoint of Tianzhou" if parts.log.segments else ""
     reason = _log_fits(parts.log, checkpoint)
     if reason:
         return reason
@@ -186,10 +186,10 @@ def _log_fits(log: CommitLog, checkpoint: Checkpoint) -> str:
     if checkpoint.derived in (0, log.min_offset) and checkpoint.derived >= log.min_offset:
         return ""
     if checkpoint.anchor < log.min_offset:
-        return f"the checkpoint speaks of offset {checkpoint.derived}; the log begins behind it"
+        return f"the checkpoint is for offset {checkpoint.derived}; the log starts after it"
     record = sound_record_at(log.segments, log.file_bytes, checkpoint.anchor)
     if record is None:
-        return f"no sound record at {checkpoint.anchor}, of which the checkpoint speaks"
+        return f"no intact record at {checkpoint.anchor}, the anchor of the checkpoint"
     end = checkpoint.anchor + len(record)
     next_file = (end // log.file_bytes + 1) * log.file_bytes
     if checkpoint.derived not in (end, next_file):
@@ -233,7 +233,7 @@ def _cut_index(parts: Parts) -> None:
     if not (checkpoint.clean and as_left):
         as_left = index.cut(checkpoint.index_name, checkpoint.index_count)
     if not as_left or len(index.files) != checkpoint.index_files:
-        raise StoreDamaged(index.directory, "does not hold what the checkpoint says")
+        raise StoreDamaged(index.directory, "does not match the checkpoint")
     if checkpoint.clean:
         return
     newest = index.files[-1] if index.files else None
@@ -256,7 +256,7 @@ def _remove_derived(parts: Parts) -> None:
 
 
 def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOffset) -> None:
-    """Read the log from the dispatcher's position on, derive, and settle where it ends."""
+    """Scan the log from the dispatcher's position on, derive, and decide where it ends."""
     log, dispatcher = parts.log, parts.dispatcher
     total = log.segments[-1].start + log.file_bytes - dispatcher.position if log.segments else 0
     begin = dispatcher.position
@@ -284,7 +284,7 @@ def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOff
 
 
 def _derive(dispatcher: Dispatcher, piece: Slice, visible: PhysicalOffset) -> None:
-    """As much of a slice as may be seen."""
+    """Return the part of a slice that may become visible."""
     base, starts, end = piece.base, piece.starts, piece.end
     if piece.end_offset > visible:
         count = bisect_left(starts, visible - base)
@@ -294,7 +294,7 @@ def _derive(dispatcher: Dispatcher, piece: Slice, visible: PhysicalOffset) -> No
 
 
 def _settle(parts: Parts, halt: Halt, report: Report) -> tuple[PhysicalOffset, bool]:
-    """Decide about the place where sound records end: where to go on, and whether the log ends
+    """Decide about the offset where intact records end: where to continue, and whether the log ends
     there."""
     log, flushed = parts.log, parts.checkpoint.flushed
     if parts.checkpoint.clean and halt.is_bare and halt.offset == flushed:
@@ -317,16 +317,17 @@ def _settle(parts: Parts, halt: Halt, report: Report) -> tuple[PhysicalOffset, b
 
 
 def _checked(parts: Parts) -> int | None:
-    """From where on a record without a checksum is a torn one; None if nobody knows."""
+    """Return the offset from which on a record without a checksum is torn; None if unknown."""
     if not parts.checkpoint.exact:
         return None
     return parts.checkpoint.flushed if parts.checkpoint.checked else NOWHERE
 
 
 def _was_flushed(parts: Parts, following: PhysicalOffset | None) -> bool:
-    """Java's checkpoint knows no offset, but a time: a record older than that was flushed, and so
-    was everything before it. One as old may have come a moment later. The time is that of a
-    record; if there is none of that age, it was torn like so much else."""
+    """Return how far the log was flushed according to Java's checkpoint, which has a time instead
+    of an offset: a record older than that was flushed, and so was everything before it. A record of
+    the same time may have been written later. The time is that of a record; if no record is that
+    recent, that record was torn too."""
     flushed_time = parts.checkpoint.log_timestamp
     if following is None or parts.checkpoint.exact or not flushed_time:
         return False
@@ -341,7 +342,8 @@ def _was_flushed(parts: Parts, following: PhysicalOffset | None) -> bool:
 
 
 def _lost_end(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset:
-    """The log should go on here, and nothing sound follows. What is there is left as it is."""
+    """Report that the log should continue here, but no intact record follows. The bytes stay
+    unchanged."""
     log, flushed = parts.log, parts.checkpoint.flushed
     report.damage.append(Damage(halt.offset, flushed, halt.reason))
     if halt.is_bare:
@@ -350,7 +352,7 @@ def _lost_end(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset:
 
 
 def _cut(parts: Parts, end: PhysicalOffset) -> bool:
-    """Make sure that nothing stands behind the end; whether something did."""
+    """Remove everything after the end of the log; returns whether there was anything."""
     failpoint("recovery.before_cut")
     found = parts.log.cut(end)
     failpoint("recovery.after_cut")
@@ -358,11 +360,11 @@ def _cut(parts: Parts, end: PhysicalOffset) -> bool:
 
 
 def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
-    """Copy everything from an offset on into a file of its own, before it is cut away."""
+    """Copy everything from an offset on into a separate file, before it is truncated."""
     directory = parts.paths.quarantine
     name = path = f"{directory}/commitlog-{start:020d}"
     parts.files.make_dirs(directory)
-    # The log may end here a second time, with other bytes behind it.
+    # The log may end here a second time, followed by other bytes.
     number = 1
     while parts.files.exists(path):
         number += 1
@@ -386,7 +388,7 @@ def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
 
 
 def rewrite_unsynced(log: CommitLog, flushed: PhysicalOffset) -> None:
-    """Write the bytes again that were perhaps never synced.
+    """Rewrite bytes that may never have been synced.
 
     After a failed sync the page cache may show bytes that the disk does not have, and a plain
     sync would not write pages that the kernel believes to be clean.

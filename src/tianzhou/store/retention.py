@@ -1,7 +1,7 @@
-"""Retention: which files go, and when writes must stop. The decision is a pure function.
+"""Retention: which files to remove, and when writes must stop. The decision is a pure function.
 
-A file's age is the store time of its youngest message, not the time the file system remembers: a
-restored backup keeps its age, and a clock in a test decides.
+A file's age is the store time of its youngest message, not the time in the file system: a restored
+backup keeps its age, and a test can control the clock.
 """
 
 import enum
@@ -25,11 +25,11 @@ class Pressure(enum.Enum):
 
     NONE = enum.auto()
     CLEAN = enum.auto()
-    """Expired files go now, whatever the hour."""
+    """Remove expired files now, whatever the hour."""
     FORCE = enum.auto()
-    """The oldest files go, expired or not."""
+    """Remove the oldest files, expired or not."""
     REFUSE = enum.auto()
-    """The oldest files go, and writes are refused."""
+    """Remove the oldest files, and reject writes."""
 
 
 def pressure_of(used_ratio: float, config: StoreConfig) -> Pressure:
@@ -60,7 +60,8 @@ def verdict(
 ) -> Verdict:
     """Decide for the log's files, oldest first, the last (which is being written) excluded.
 
-    Under force one file goes at a time: the next look at the disk says whether that was enough.
+    Under force one file is removed at a time: the next check of the disk shows whether that was
+    enough.
     """
     expired = 0
     for age_ms in ages_ms:
@@ -86,10 +87,14 @@ class Retention:
         self.config = config
         self.floor: Callable[[], int | None] = lambda: None
         """Offset of the first record that expiry must keep, such as the oldest message that still
-        waits for delivery; None if there is none. Ignored when the disk is nearly full."""
+        waits for delivery; None if no record must be kept. Ignored when the disk is nearly full."""
+
+    def keep_from(self, floor: Callable[[], int | None]) -> None:
+        """Keep every record from this offset on."""
+        self.floor = floor
 
     def due(self, pressure: Pressure, *, now_ms: int, by_hand: bool = False) -> int:
-        """How many of the oldest files should go now."""
+        """Return how many of the oldest files to remove now."""
         hour = time.localtime(now_ms // 1000).tm_hour
         files = verdict(self._ages(now_ms), pressure, hour, self.config, by_hand=by_hand).files
         if not files or pressure in (Pressure.FORCE, Pressure.REFUSE):
@@ -101,7 +106,7 @@ class Retention:
         return sum(segment.start + size <= floor for segment in self._log.segments[:files])
 
     def begin_after(self, files: int) -> PhysicalOffset:
-        """Where the log begins once this many of its oldest files are removed."""
+        """Return where the log starts once this many of its oldest files are removed."""
         return PhysicalOffset(self._log.min_offset + files * self._log.file_bytes)
 
     def remove(self, *, below: int) -> int:
@@ -119,8 +124,9 @@ class Retention:
         return before - len(log.segments)
 
     def _ages(self, now_ms: int) -> list[int]:
-        """Age of the youngest message of each file but the last: the first of the next file is
-        at most a moment younger. If that one is damaged, what follows it tells, or nobody does."""
+        """Return the age of the youngest message of each file but the last: the first message of
+        the next file is only slightly younger. If that one is damaged, the next intact one is used,
+        if there is one."""
         log, ages, age_ms = self._log, list[int](), 0
         for segment in reversed(log.segments[1:]):
             if segment.start >= log.end:

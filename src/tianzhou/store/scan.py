@@ -1,4 +1,4 @@
-"""Reading a log whose end, or soundness, is not known: slice by slice, never believing it.
+"""Read a log that may be damaged or have an unknown end, in slices, checking everything.
 
 Nothing here changes a file. Recovery decides what to do about what is found.
 """
@@ -78,7 +78,7 @@ class Slice(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """Where sound records end, and why."""
+    """Where intact records end, and why."""
 
     offset: PhysicalOffset
     reason: str
@@ -87,11 +87,11 @@ class Halt(NamedTuple):
 
 
 class LogScan:
-    """Walks segments from an offset on. After iteration `halt` tells how it ended.
+    """Scans segments from an offset on. After the iteration `halt` describes how it ended.
 
-    Every record from `checked` on carries a checksum of the whole. Only where that is known can a
-    record that is torn in its checksum be told from one that was written without. Where it is not
-    known (None), one without must at least end in text, as everybody writes it.
+    Every record from `checked` on has a checksum of the whole record. Only where that is known can
+    a record whose checksum is torn be distinguished from one that was written without. Where it is
+    not known (None), a record without must at least end in text, as all brokers write it.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class LogScan:
         self.halt = Halt(at, "the last file ends here", is_bare=True)
 
     def _first_bad(self, data: bytes, base: int, found: Walk) -> int | None:
-        """Rank of the first record that is not sound, or lacks the checksum it must have."""
+        """Return the rank of the first record that is damaged, or lacks a required checksum."""
         bad = first_unsound(data, found.starts, found.end, base=base)
         sound_end = found.end if bad is None else found.starts[bad]
         lacking = self._first_unchecked(data, base, found.starts[:bad], sound_end)
         return bad if lacking is None else lacking
 
     def _first_unchecked(self, data: bytes, base: int, starts: list[int], end: int) -> int | None:
-        """Rank of the first record that lacks the checksum which it must have."""
+        """Return the rank of the first record that lacks a required checksum."""
         checked = self._checked
         if not starts or (checked is not None and base + end <= checked):
             return None
@@ -156,7 +156,7 @@ def _why(window: Window) -> str:
         return "the disk cannot read these bytes, or the file was truncated"
     if window.walk.starts:
         return "a record whose checksum fails"
-    return f"no record begins here ({window.walk.stop.name.lower()})"
+    return f"no record starts here ({window.walk.stop.name.lower()})"
 
 
 def has_checksum(view: Bytes, end: int) -> bool:
@@ -218,7 +218,7 @@ def store_time_at(segments: list[Segment], file_bytes: int, offset: int) -> int:
 def next_sound_record(
     segments: list[Segment], file_bytes: int, after: PhysicalOffset, checked: int | None = NOWHERE
 ) -> PhysicalOffset | None:
-    """The first sound record that begins behind this offset, in this file or a later one."""
+    """Return the first intact record after this offset, in this file or a later one."""
     for segment in segments:
         if segment.start + file_bytes <= after:
             continue

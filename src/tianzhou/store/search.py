@@ -1,4 +1,4 @@
-"""Finding messages other than by queue and offset: by store time, by key, by place in the log."""
+"""Find messages by store time, by key, or by offset in the log."""
 
 import enum
 
@@ -17,7 +17,7 @@ from tianzhou.store.scan import record_bytes
 
 
 class Boundary(enum.Enum):
-    """Which message a timestamp between two messages stands for."""
+    """Which message to choose for a timestamp between two messages."""
 
     LOWER = enum.auto()
     """The first at or after it; the end of the queue when all are older."""
@@ -76,7 +76,7 @@ def find(
 ) -> ReadResult:
     """Messages of a topic with this key or unique id, stored in this time, newest first.
 
-    Hashes collide and seconds are coarse, so every hit is looked at. Each span is one record.
+    Hashes collide and seconds are coarse, so every hit is compared. Each span is one record.
     """
     zero = QueueOffset(0)
     result = ReadResult(ReadStatus.FOUND, next_offset=zero, min_offset=zero, max_offset=zero)
@@ -92,7 +92,7 @@ def find(
         except OSError:
             result.damaged.append(offset)
             continue
-        if record is None or not _is_wanted(record, topic, wanted, begin_ms, end_ms):
+        if record is None or not _is_wanted(record, topic, wanted, times_ms=(begin_ms, end_ms)):
             continue
         if is_sound(record, 0, len(record), base=offset):
             result.add(record, 1)
@@ -103,7 +103,8 @@ def find(
     return result
 
 
-def _is_wanted(record: bytes, topic: str, key: bytes, begin_ms: int, end_ms: int) -> bool:
+def _is_wanted(record: bytes, topic: str, key: bytes, *, times_ms: tuple[int, int]) -> bool:
+    begin_ms, end_ms = times_ms
     try:
         message = MessageView(record)
     except RecordDamaged:
@@ -116,7 +117,7 @@ def _is_wanted(record: bytes, topic: str, key: bytes, begin_ms: int, end_ms: int
 
 
 def record_at(log: CommitLog, offset: int, *, limit: int) -> ReadResult:
-    """The record that begins at this place of the log, if one does and ends below the limit."""
+    """Return the record that starts at this offset, if there is one and it ends below the limit."""
     zero = QueueOffset(0)
     result = ReadResult(
         ReadStatus.NO_MATCHED_MESSAGE, next_offset=zero, min_offset=zero, max_offset=zero
@@ -129,7 +130,7 @@ def record_at(log: CommitLog, offset: int, *, limit: int) -> ReadResult:
         record = record_bytes(segment, offset - segment.start, end)
         message = MessageView(record or b"")
     except RecordDamaged:
-        return result  # the caller asked for a place where no record begins
+        return result  # no record starts at the requested offset
     except OSError:
         result.damaged.append(offset)
         return result

@@ -1,8 +1,8 @@
-"""Fixed-size files that lie end to end: names, order, gaps. The commit log is made of these.
+"""Fixed-size files that form the commit log: names, order, gaps.
 
-A file is named by the offset of its first byte, twenty digits. Opening a directory refuses what
-it does not understand and names the file; it never deletes or resizes anything but an empty or
-short last file, which a crash during creation leaves behind.
+A file is named by the offset of its first byte, with twenty digits. Opening a directory rejects
+unexpected files and names them; it deletes or resizes nothing but an empty or short last file,
+which a crash during creation leaves behind.
 """
 
 import errno
@@ -36,9 +36,9 @@ class Segment:
         self.file = file
         self.start = start
         self.reserved = reserved
-        """Blocks are taken for the bytes before this position of the file."""
+        """Blocks are allocated for the bytes before this position of the file."""
         self.sums: PageSums | None = None
-        """Of what this process wrote; None: it did not, or that is long ago."""
+        """Page checksums of what this process wrote; None if it wrote nothing recently."""
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes of the file. Raises OSError if the disk can't read them or the file is shorter."""
@@ -63,7 +63,7 @@ class Segment:
             return Salvaged(b"".join(pieces), is_whole=False)
 
     def write(self, at: int, data: Bytes) -> None:
-        """Records, behind those before."""
+        """Write records after the previous ones."""
         self.file.pwrite(at, data)
         if self.sums is not None:
             try:
@@ -85,8 +85,10 @@ def is_file_name(name: str) -> bool:
     return len(name) == 20 and name.isascii() and name.isdecimal()
 
 
-def create(files: Files, directory: str, start: PhysicalOffset, size: int, reserve: int) -> Segment:
-    """A new file, known to survive a crash by its name, with its first blocks taken."""
+def create(
+    files: Files, directory: str, start: PhysicalOffset, *, size: int, reserve: int
+) -> Segment:
+    """Create a file whose name is durable, with its first blocks allocated."""
     path = f"{directory}/{file_name(start)}"
     with creating(files, path, size) as file:
         file.reserve(0, min(reserve, size))
@@ -108,7 +110,7 @@ def starts_of(files: Files, directory: str, size: int) -> list[PhysicalOffset]:
         if start % size:
             raise StoreDamaged(
                 f"{directory}/{name}",
-                f"does not begin at a multiple of the file size {size}; "
+                f"does not start at a multiple of the file size {size}; "
                 "was the directory written with another commit_log_file_bytes?",
             )
         if starts and start != starts[-1] + size:
@@ -122,10 +124,11 @@ def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> l
     """Every file of the directory, in order. Only with `heal` is anything repaired."""
     starts = starts_of(files, directory, size)
     opened = (
-        _open(files, f"{directory}/{file_name(start)}", start, size,
-              heal=heal and start == starts[-1])
+        _open(
+            files, f"{directory}/{file_name(start)}", start, size, heal=heal and start == starts[-1]
+        )
         for start in starts
-    )  # fmt: skip
+    )
     return [segment for segment in opened if segment is not None]
 
 
@@ -137,11 +140,11 @@ def _open(
     if found == 0 and heal:
         file.close()
         files.remove(path)
-        # The file before it may be cut next, and only the last file of a log may be short.
+        # The previous file may be truncated next, and only the last file of a log may be short.
         files.sync_dir(path.rpartition("/")[0])
         return None
     if found < size and heal:
-        # A crash between creating the file and giving it its length, or during a cut.
+        # A crash between creating the file and setting its length, or during a truncation.
         file.truncate(size)
         file.sync()
     elif found != size:
@@ -152,6 +155,7 @@ def _open(
 
 def wrong_size(path: str, found: int, size: int) -> StoreDamaged:
     return StoreDamaged(
-        path, f"has {found} bytes and should have {size}; restore it, or set "
+        path,
+        f"has {found} bytes and should have {size}; restore it, or set "
         "commit_log_file_bytes to the size the directory was written with",
-    )  # fmt: skip
+    )

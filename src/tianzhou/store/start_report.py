@@ -40,7 +40,7 @@ class StartReport:
 
     def log_begins_late(self, found: LateBegin) -> None:
         what = "peers may have them" if self.is_repaired else "their messages are lost"
-        text = f"{found.text}; {what}; those behind them are served"
+        text = f"{found.text}; {what}; later messages are served"
         self._report(kinds.LOG_BEGINS_LATE, f"{found.expected}-{found.found}", text)
 
     def recovered(
@@ -53,24 +53,27 @@ class StartReport:
             if report.quarantine and damage.start == report.cut_at:
                 continue  # reported with its copy in quarantine
             self._report(
-                kinds.LOG_DAMAGED, f"{damage.start}-{damage.end}",
+                kinds.LOG_DAMAGED,
+                f"{damage.start}-{damage.end}",
                 f"the commit log is damaged from offset {damage.start} to {damage.end} "
                 f"({damage.end - damage.start} bytes): {damage.reason}; its messages are lost, "
                 "later ones are served",
-            )  # fmt: skip
+            )
         for bad in report.malformed:
             self._report(
-                kinds.LOG_DAMAGED, f"{bad.start}-{bad.end}",
+                kinds.LOG_DAMAGED,
+                f"{bad.start}-{bad.end}",
                 f"the record at offset {bad.start} ({bad.end - bad.start} bytes) is malformed: it "
                 f"{bad.reason}; it was written like this, so no replica has a better copy; it is "
                 "not delivered, later ones are served",
-            )  # fmt: skip
+            )
         for name in set_aside:
             self._report(
-                kinds.LOG_QUARANTINED, name,
+                kinds.LOG_QUARANTINED,
+                name,
                 f"the end of the commit log could not be trusted and is now in quarantine/{name}; "
                 "messages that were not yet durable may be in it",
-            )  # fmt: skip
+            )
         # An interrupted rebuild, or a deleted topic, leaves a checkpoint that records it.
         if report.rebuilt and before.exact and before.queues != NO_QUEUES:
             self._rebuilt(report)
@@ -78,7 +81,7 @@ class StartReport:
             self._set_back(beyond)
 
     def _rebuilt(self, report: Report) -> None:
-        if report.rebuilt != "it was asked for" and report.shortfall is None:
+        if report.rebuilt != "it was requested" and report.shortfall is None:
             text = f"queues and index did not fit the log and were derived again: {report.rebuilt}"
             self._report(kinds.QUEUES_REBUILT, str(self.now_ms), text, is_loss=False)
 

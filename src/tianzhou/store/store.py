@@ -1,7 +1,10 @@
-"""MessageStore: append, dispatch, read, watermarks. It puts the parts together and owns the order.
+"""MessageStore: appending, dispatch, reading and watermarks, and the order between them.
 
 One writer owns it. All methods are called by that owner, except where a docstring says otherwise;
 with `start` a thread syncs in the background, without it the owner calls `flush` itself.
+
+This is one file because appending, dispatch and the watermarks must be read together: each step
+relies on the order of the others.
 """
 
 import contextlib
@@ -33,7 +36,7 @@ from tianzhou.store.start_report import StartReport
 from tianzhou.store.tables import Tables
 
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-"""As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
+"""Bytes of log after a checkpoint that make a new one due: a restart has to scan them."""
 
 
 class Watermarks(NamedTuple):
@@ -75,9 +78,13 @@ class MessageStore(ReplicaStore):
         self._locks: list[File] = []
         try:
             shortfall = opening.take(
-                files, self.paths, config,
-                locks=self._locks, now_ms=clock.now_ms(), lenient=is_repaired,
-            )  # fmt: skip
+                files,
+                self.paths,
+                config,
+                locks=self._locks,
+                now_ms=clock.now_ms(),
+                lenient=is_repaired,
+            )
             self._open(progress, shortfall, rebuild=rebuild, visible=visible, repaired=is_repaired)
         except BaseException as error:
             for lock in self._locks:
@@ -103,9 +110,9 @@ class MessageStore(ReplicaStore):
     ) -> None:
         files, paths = self.files, self.paths
         self.visible_bound: Callable[[], PhysicalOffset] | None = None
-        """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
+        """Nothing beyond this offset becomes visible, even if it is flushed. Set by replication."""
         self.on_expired: Callable[[], None] = lambda: None
-        """Called when files of the log were deleted, before anything else happens."""
+        """Called when log files were deleted, before anything else happens."""
         self.incidents = Incidents(files, paths.tables)
         report = StartReport(self.incidents, self._clock.now_ms(), is_repaired=repaired)
         if shortfall is not None:
@@ -172,7 +179,7 @@ class MessageStore(ReplicaStore):
 
     @property
     def flushed(self) -> PhysicalOffset:
-        """Everything below is on the medium. May be read from any thread."""
+        """Everything below this offset is durable. May be read from any thread."""
         return self._flusher.flushed
 
     @property
@@ -181,10 +188,15 @@ class MessageStore(ReplicaStore):
         return self._flusher.times
 
     def _visible_limit(self) -> PhysicalOffset:
-        """A message may be seen once it is as safe as the configuration promises: otherwise a
-        crash could take back what a consumer already confirmed, and give its offset to another."""
+        """Return up to where messages may be visible: once they are as durable as configured.
+        Otherwise a crash could lose a message that a consumer already acknowledged, and assign its
+        offset to another."""
         limit = self._flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
         return limit if self.visible_bound is None else min(limit, self.visible_bound())
+
+    def limit_visible(self, bound: Callable[[], PhysicalOffset] | None) -> None:
+        """Keep messages behind this position invisible, whatever is flushed; None: no limit."""
+        self.visible_bound = bound
 
     # Writing
 
@@ -211,9 +223,9 @@ class MessageStore(ReplicaStore):
         return Appended(self.log.end, offsets, spans, chunk.starts)
 
     def _assign(self, queues: list[QueueKey | None]) -> tuple[Sequence[int], dict[QueueKey, int]]:
-        """Queue offsets for a chunk, and the ends that its queues then have. They count only when
-        the log has taken the chunk."""
-        assert self._next_offsets is not None, "a log that follows another takes no messages"
+        """Return the queue offsets for a chunk, and the new ends of its queues. They take effect
+        only when the chunk is in the log."""
+        assert self._next_offsets is not None, "the log of a replica accepts no messages"
         get = self._next_offsets.get
         first = queues[0] if queues else None
         if first is not None and queues.count(first) == len(queues):
@@ -234,11 +246,11 @@ class MessageStore(ReplicaStore):
             offsets.append(offset)
         return offsets, ends
 
-    # Making visible
+    # Visibility
 
     def dispatch(self) -> list[QueueUnits]:
-        """One slice of dispatch: what became visible. Call it after appends and on progress of
-        the flusher, until it returns nothing."""
+        """Run one slice of dispatch and return what became visible. Call it after appends and on
+        progress of the flusher, until it returns nothing."""
         if self._closed:
             return []
         dispatcher = self.dispatcher
@@ -248,7 +260,7 @@ class MessageStore(ReplicaStore):
                 runs = dispatcher.run(self._visible_limit())
                 if dispatcher.damage or dispatcher.malformed:
                     self._note_damage()
-                # A slice of nothing but halves of transactions makes nothing visible; go on.
+                # A slice of half messages only makes nothing visible; continue.
                 if runs or dispatcher.position == before:
                     return runs
         except (OSError, MemoryError, StoreDamaged) as error:
@@ -259,7 +271,7 @@ class MessageStore(ReplicaStore):
 
     @property
     def has_undispatched(self) -> bool:
-        """Whether something that may be seen is not in its queue yet."""
+        """Whether a message that may be visible is not in its queue yet."""
         return self.dispatcher.position < self._visible_limit()
 
     def dispatch_all(self) -> None:
@@ -272,15 +284,17 @@ class MessageStore(ReplicaStore):
         """Sync in a thread from now on. `on_progress` is called from that thread."""
         self._raise_if_broken()
         assert self._thread is None, "the flush thread runs already"
-        self._thread = FlushThread(self._flusher, self.log, self.config, self._clock, on_progress)
+        self._thread = FlushThread(
+            self._flusher, self.log, self.config, self._clock, on_progress=on_progress
+        )
 
     def ask_flush(self) -> None:
-        """Let the flush thread sync what was appended, whatever the mode."""
+        """Make the flush thread sync what was appended, whatever the mode."""
         if self._thread is not None:
             self._thread.ask()
 
     def flush(self) -> None:
-        """Bring everything appended to the medium now, in the caller's thread or the flusher's."""
+        """Sync everything appended now, in the caller's thread or the flush thread."""
         timeout_ms = self.config.sync_flush_timeout_ms
         if not self.wait_flushed(self.log.end, timeout_ms / 1000):
             raise FlushTimeout(
@@ -289,7 +303,7 @@ class MessageStore(ReplicaStore):
             )
 
     def wait_flushed(self, offset: PhysicalOffset, timeout_s: float) -> bool:
-        """Block until the log is on the medium up to here; False when the time is up."""
+        """Block until the log is durable up to this offset; False after the timeout."""
         if self._thread is None:
             with self._guard("syncing the commit log"):
                 self._flusher.flush()
@@ -302,7 +316,7 @@ class MessageStore(ReplicaStore):
         """Sync queues and index, then write a checkpoint: now, or in slices by `advance`."""
         self._raise_if_broken()
         if self._thread is not None and self._thread.is_saving:
-            # What is dirty stays so until it can be handed over.
+            # Dirty files stay dirty until the flush thread can sync them.
             self._is_checkpoint_owed = True
             return
         self._work.begin()
@@ -343,8 +357,8 @@ class MessageStore(ReplicaStore):
         self.config = self.retention.config = config
 
     def maintain(self) -> None:
-        """What has to happen from time to time: checkpoints, retention, a look at the disk.
-        Cheap when nothing is due; call it about every second."""
+        """Run periodic work: checkpoints, retention, a check of the disk. Cheap when nothing is
+        due; call it about every second."""
         self._raise_if_broken()
         now_s, config = self._clock.monotonic_s(), self.config
         if now_s - self._last_clean_s >= config.clean_interval_ms / 1000:
@@ -375,9 +389,9 @@ class MessageStore(ReplicaStore):
         now_ms = self._clock.now_ms()
         due = self.retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
         if due:
-            # The next start takes a log that begins behind the recorded offset for damaged. And
-            # only the queues know the offsets of expired messages: they must be on the medium
-            # first, or a crash would let the queues begin at 0 again.
+            # The next start takes a log that starts after the recorded offset for damaged. And only
+            # the queues record the offsets of expired messages: they must be durable first, or a
+            # crash would let the queues restart at 0.
             self._flusher.record_begin(self.retention.begin_after(due))
             self._wait_saved(wait)
             self.checkpoint(whole=wait)
@@ -387,7 +401,7 @@ class MessageStore(ReplicaStore):
         if pressure is Pressure.REFUSE:
             self._refuse(
                 f"the disk of {fullest} is {usage.used_ratio:.0%} full, more than "
-                f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
+                f"{self.config.disk_refuse_ratio:.0%}; writes are rejected until space is freed"
             )
         return removed
 
@@ -409,6 +423,11 @@ class MessageStore(ReplicaStore):
         if removed:
             self.checkpoint(whole=whole)
         return removed
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether messages may be appended: the log does not follow another one."""
+        return self._next_offsets is not None
 
     @property
     def is_broken(self) -> bool:

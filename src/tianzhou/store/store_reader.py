@@ -1,4 +1,4 @@
-"""The reading part of a store: queues, timestamps, keys and places of the log."""
+"""The reading part of a store: by queue offset, timestamp, key and log offset."""
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
@@ -26,7 +26,7 @@ DAMAGED_MAX: Final = 10_000
 
 
 class StoreReader:
-    """Owner: the store's writer."""
+    """Reads queues and finds messages. Owner: the store's writer."""
 
     files: Files
     paths: Paths
@@ -43,6 +43,18 @@ class StoreReader:
         self.on_malformed: Callable[[Malformed], None] = lambda _record: None
         """Called once for each intact record that belongs to no queue."""
 
+    def report_damage(
+        self,
+        *,
+        on_damage: Callable[[int], None],
+        on_malformed: Callable[[Malformed], None],
+        on_index_damage: Callable[[str, str], None],
+    ) -> None:
+        """Call these for damage that reading finds: in the log, in its structure, in the index."""
+        self.on_damage, self.on_malformed = on_damage, on_malformed
+        if self.index is not None:
+            self.index.on_damage = on_index_damage
+
     def read(
         self,
         key: QueueKey,
@@ -51,14 +63,14 @@ class StoreReader:
         *,
         tags_codes: Collection[int] | None = None,
     ) -> ReadResult:
-        """Stored bytes of a queue from an offset on. The caller releases the result."""
+        """Read stored records of a queue from an offset on. The caller releases the result."""
         queue = self.queues.get(key)
         if queue is None:
             zero = QueueOffset(0)
             status = ReadStatus.NO_MATCHED_LOGIC_QUEUE
             return ReadResult(status, next_offset=zero, min_offset=zero, max_offset=zero)
         try:
-            return self._noted(read.read(self.log, queue, start, limit, tags_codes))
+            return self._noted(read.read(self.log, queue, start, limit, tags_codes=tags_codes))
         except NotOpened as error:
             raise DiskFull(f"the queue cannot be read now; {shortage_text(error)}") from error
 
@@ -70,7 +82,7 @@ class StoreReader:
 
     @property
     def usage(self) -> Usage:
-        """Of the disk that the log is on."""
+        """Usage of the disk with the log."""
         return self.files.usage(self.paths.commit_log)
 
     def usages(self) -> dict[str, Usage]:
@@ -78,7 +90,7 @@ class StoreReader:
         return usages(self.files, self.paths)
 
     def _was_recovered(self, malformed: Iterable[int]) -> None:
-        """Take over from recovery: the offsets of records it left out, and the end of the log."""
+        """Initialise from recovery: the offsets of records it left out, and the end of the log."""
         self.damaged.update(islice(malformed, DAMAGED_MAX))
         self.derivation.begin(self.log.min_offset, self.log.end)
 
@@ -104,14 +116,14 @@ class StoreReader:
         return queue.min_offset if queue else QueueOffset(0)
 
     def max_offset(self, key: QueueKey) -> QueueOffset:
-        """The rank the next visible message gets."""
+        """Return the queue offset of the next visible message."""
         queue = self.queues.get(key)
         return queue.end if queue else QueueOffset(0)
 
     def offset_by_time(
         self, key: QueueKey, timestamp: int, boundary: Boundary = Boundary.LOWER
     ) -> QueueOffset:
-        """The offset of the message that stands for a timestamp."""
+        """Return the offset of the message that was stored at a timestamp, or next to it."""
         queue = self.queues.get(key)
         if queue is None:
             return QueueOffset(0)
@@ -126,16 +138,23 @@ class StoreReader:
         end_ms: int = 1 << 62,
         count_max: int = QUERY_COUNT_MAX,
     ) -> ReadResult:
-        """Messages with this key or unique id, newest first; one span each. Release it."""
+        """Find messages with this key or unique id, newest first; one span each. The caller
+        releases the result."""
         if self.index is None:
-            raise UsageError("index_enabled is off; messages can't be found by key")
+            raise UsageError("index_enabled is off, so messages cannot be found by key")
         return self._noted(
             search.find(
-                self.log, self.index, topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms,
+                self.log,
+                self.index,
+                topic=topic,
+                key=key,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
                 count_max=count_max,
             )
-        )  # fmt: skip
+        )
 
     def record_at(self, offset: int) -> ReadResult:
-        """The record at this place of the log, as an offset id names it. Release it."""
+        """Read the record at this log offset, as in an offset id. The caller releases the
+        result."""
         return self._noted(search.record_at(self.log, offset, limit=self.dispatcher.position))

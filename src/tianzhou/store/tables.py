@@ -60,7 +60,7 @@ class Table(Generic[T]):
         """Runs a call that waits for the disk. The store sets it to use its flush thread."""
 
     def load(self) -> T:
-        """The stored value; the empty one if there never was any."""
+        """Return the stored value; the empty one if it was never saved."""
         for path in (self.path, f"{self.path}.bak"):
             # Between two renames there is only the backup, and it is the last whole table.
             if self._files.exists(path):
@@ -164,13 +164,17 @@ class Tables:
             "topics", "topicConfigTable", wire.decode_topic_table, wire.TopicConfigTable()
         )
         self.groups = table(
-            "subscriptionGroup", "subscriptionGroupTable",
-            wire.decode_group_table, wire.SubscriptionGroupTable(),
-        )  # fmt: skip
+            "subscriptionGroup",
+            "subscriptionGroupTable",
+            wire.decode_group_table,
+            wire.SubscriptionGroupTable(),
+        )
         self.consumer_offsets = table(
-            "consumerOffset", "offsetTable",
-            wire.decode_consumer_offsets, wire.ConsumerOffsetTable(),
-        )  # fmt: skip
+            "consumerOffset",
+            "offsetTable",
+            wire.decode_consumer_offsets,
+            wire.ConsumerOffsetTable(),
+        )
         self.delay_offsets = table(
             "delayOffset", "offsetTable", wire.decode_delay_offsets, wire.DelayOffsetTable()
         )

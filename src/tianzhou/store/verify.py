@@ -8,10 +8,10 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store import layout, segments
 from tianzhou.store.checkpoint import UNKNOWN, Checkpoint
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
+from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, gap_max
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import derive
-from tianzhou.store.derive_record import Derived
+from tianzhou.store.derive_record import Derived, QueueUnits
 from tianzhou.store.dispatch import malformed_of
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import Files, list_visible
@@ -19,7 +19,6 @@ from tianzhou.store.incidents import Incidents
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.key_index import KeyIndexView
 from tianzhou.store.preflight import read_checkpoint
-from tianzhou.store.queue_check import QueueCheck
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import Damage, LogScan, Slice, next_sound_record
 from tianzhou.store.segments import Segment
@@ -30,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class QueueSummary:
-    """What is known of one queue."""
+    """The range of offsets in one queue."""
 
     topic: str
     queue_id: int
@@ -40,7 +39,7 @@ class QueueSummary:
 
 @dataclass(slots=True)
 class Findings:
-    """What a directory holds and what is wrong with it."""
+    """The contents of a directory, and the problems found."""
 
     clean: bool
     """The last stop was an orderly one."""
@@ -153,7 +152,7 @@ class Directory:
 
 
 class _DerivedCheck:
-    """Compares what the log says with what the queues and the index say."""
+    """Compares the queues and the index with the log."""
 
     def __init__(self, directory: Directory, found: Findings) -> None:
         self._directory = directory
@@ -193,9 +192,11 @@ class _DerivedCheck:
             if check is None:
                 queue = self._directory.queues.get(run.queue)
                 check = self._queues[run.queue] = QueueCheck(
-                    queue, self._directory.config.consume_queue_file_units, self._owed,
+                    queue,
+                    self._directory.config.consume_queue_file_units,
+                    self._owed,
                     kept=self._kept_end(run.queue),
-                )  # fmt: skip
+                )
             if not check.take(run):
                 self._found.damage += [
                     Damage(offset, offset + size, f"a malformed record: it {reason}")
@@ -207,8 +208,8 @@ class _DerivedCheck:
         return self._kept.get(key.topic, {}).get(int(key.queue_id), 0)
 
     def _owed(self, units: bytes) -> int:
-        """How many of these should be in their queue. What stands behind the place that the queues
-        have reached waits for the next start, or in a Raft group for a majority."""
+        """How many of these should be in their queue. Records after the position that the queues
+        have reached wait for the next start, or in a Raft group for a majority."""
         if not self._directory.checkpoint.exact:
             return len(units) // UNIT_BYTES
         return sum(offset < self._trusted for offset, _, _ in UNIT.iter_unpack(units))
@@ -274,5 +275,87 @@ def _kept_ends(directory: Directory, found: Findings) -> Mapping[str, Mapping[in
 
 
 def _derived_below(checkpoint: Checkpoint) -> int:
-    """Up to where the index must be complete; without a checkpoint of ours it promises nothing."""
+    """Up to where the index must be complete: nowhere without a checkpoint of Tianzhou."""
     return checkpoint.derived if checkpoint.exact else 0
+
+
+class QueueCheck:
+    """Takes the runs of one queue in the order of the log, and compares them with its files."""
+
+    __slots__ = (
+        "_file_units",
+        "_kept",
+        "_last",
+        "_owed_of",
+        "_queue",
+        "count",
+        "deleted",
+        "end",
+        "is_wrong",
+        "owed",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        queue: ConsumeQueue | None,
+        file_units: int,
+        owed_of: Callable[[bytes], int],
+        *,
+        kept: int = 0,
+    ) -> None:
+        """`owed_of` returns how many of some units should be in the queue by now. Offsets below
+        `kept` may belong to lost messages."""
+        self._queue = queue
+        self._kept = kept
+        self._file_units = file_units
+        self._owed_of = owed_of
+        self.end = 0
+        self._last: int | None = None
+        """The log offset of the newest message; None before the first."""
+        self.count = 0
+        self.is_wrong = False
+        self.pending = self.owed = 0
+        """Units that the queue lacks, and how many of these it should have."""
+        self.deleted = 0
+        """Units from before the topic was deleted and created again."""
+
+    @property
+    def exists(self) -> bool:
+        return self._queue is not None
+
+    def take(self, run: QueueUnits) -> bool:
+        """False for a run that dispatch rejected because its rank is impossible."""
+        first, units = int(run.first), run.units
+        offset, size, _ = UNIT.unpack_from(units)
+        if self.end < self._kept <= first:
+            self.end = self._kept
+        if self._last is not None:
+            if first < self.end and offset > self._last:
+                self._begin_again()
+            elif first - self.end > gap_max(self._last, offset, size, self._file_units):
+                return False
+            elif first < self.end:
+                # Two records claim the same rank; the first one keeps it.
+                units = units[(self.end - first) * UNIT_BYTES :]
+                first = self.end
+        if units:
+            self._compare(first, units)
+            self.end = first + len(units) // UNIT_BYTES
+            self._last = UNIT.unpack_from(units, len(units) - UNIT_BYTES)[0]
+        return True
+
+    def _begin_again(self) -> None:
+        self.deleted += self.count
+        self.count = self.end = self.pending = self.owed = 0
+        self.is_wrong = False
+
+    def _compare(self, first: int, units: bytes) -> None:
+        count = len(units) // UNIT_BYTES
+        self.count += count
+        queue = self._queue
+        have = min(max((queue.end if queue else 0) - first, 0), count)
+        if queue is not None and have and queue.read(first, have) != units[: have * UNIT_BYTES]:
+            self.is_wrong = True
+        self.pending += count - have
+        self.owed += self._owed_of(units[have * UNIT_BYTES :])

@@ -27,17 +27,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "KitClock":
-        from tianzhou.testing.kit.clock import KitClock
+if not TYPE_CHECKING:  # a type checker would accept every name
 
-        return KitClock
-    if name in ("RequestCode", "ResponseCode"):
-        from tianzhou.wire import _generated_codes
+    def __getattr__(name: str) -> object:
+        if name == "KitClock":
+            from tianzhou.testing.kit.clock import KitClock
 
-        return getattr(_generated_codes, name)
-    if name in __all__:
-        from tianzhou.testing.kit import running
+            return KitClock
+        if name in ("RequestCode", "ResponseCode"):
+            from tianzhou.wire import _generated_codes
 
-        return getattr(running, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(_generated_codes, name)
+        if name in __all__:
+            from tianzhou.testing.kit import running
+
+            return getattr(running, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -54,16 +54,29 @@ def _batch(_: Known) -> Example:
 
 def _message(topic: str) -> SendMessageRequest:
     return SendMessageRequest(
-        producer_group="producers", topic=topic, default_topic=DEFAULT_TOPIC, queue_id=0,
-        sys_flag=0, born_timestamp_ms=1_700_000_000_000, flag=0, properties=_UNIQUE,
-    )  # fmt: skip
+        producer_group="producers",
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=1_700_000_000_000,
+        flag=0,
+        properties=_UNIQUE,
+    )
 
 
 def _message_v2(topic: str, *, is_batch: bool = False) -> SendMessageV2Request:
     return SendMessageV2Request(
-        producer_group="producers", topic=topic, default_topic=DEFAULT_TOPIC, queue_id=0,
-        sys_flag=0, born_timestamp_ms=1_700_000_000_000, flag=0, properties=_UNIQUE, batch=is_batch,
-    )  # fmt: skip
+        producer_group="producers",
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=1_700_000_000_000,
+        flag=0,
+        properties=_UNIQUE,
+        batch=is_batch,
+    )
 
 
 def _send_back(known: Known) -> Example:
@@ -74,10 +87,13 @@ def _send_back(known: Known) -> Example:
 def _end_transaction(known: Known) -> Example:
     return Example(
         {
-            "producerGroup": "producers", "tranStateTableOffset": "0",
-            "commitLogOffset": str(known.half_at), "commitOrRollback": "8", "msgId": known.half_id,
+            "producerGroup": "producers",
+            "tranStateTableOffset": "0",
+            "commitLogOffset": str(known.half_at),
+            "commitOrRollback": "8",
+            "msgId": known.half_id,
         }
-    )  # fmt: skip
+    )
 
 
 def _queues(known: Known) -> Example:
@@ -88,18 +104,28 @@ def _queues(known: Known) -> Example:
 
 def _topic(name: str) -> dict[str, object]:
     return {
-        "topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "order": False,
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0,
-    }  # fmt: skip
+        "topicName": name,
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "order": False,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+    }
 
 
 def _create_topic(_: Known) -> Example:
     return Example(
         {
-            "topic": "created", "defaultTopic": DEFAULT_TOPIC, "readQueueNums": "2",
-            "writeQueueNums": "2", "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
+            "topic": "created",
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": "2",
+            "writeQueueNums": "2",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
         }
-    )  # fmt: skip
+    )
 
 
 def _body(value: object) -> Callable[[Known], Example]:

@@ -30,11 +30,23 @@ def poisoned_record(
     total = _HEAD.size + len(body) + len(covered) + 2 + len(properties) + 20
     record = bytearray(
         _HEAD.pack(
-            total, _MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue.queue_id, 0, queue_offset,
-            physical_offset, sys_flag, store_ms, b"\x0a\x01\x01\x01\x00\x00\x12\x67", store_ms,
-            b"\x0a\x00\x00\x01\x00\x00\x2a\x9f", 0, 0, len(body),
+            total,
+            _MAGIC,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            queue.queue_id,
+            0,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            store_ms,
+            b"\x0a\x01\x01\x01\x00\x00\x12\x67",
+            store_ms,
+            b"\x0a\x00\x00\x01\x00\x00\x2a\x9f",
+            0,
+            0,
+            len(body),
         )
-    )  # fmt: skip
+    )
     if sys_flag & 0x10:
         # The store time was written at its position after a long host.
         struct.pack_into(">q", record, _TIME_BEHIND_LONG_HOST, store_ms)

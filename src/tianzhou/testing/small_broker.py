@@ -1,19 +1,27 @@
 """A whole broker without sockets: real parts, a real store on a simulated disk, a manual clock."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple, cast
 
+from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import Bytes, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.role_change import begin_as_master
-from tianzhou.broker.role import Role, RoleState
+from tianzhou.broker.metrics import Samples
+from tianzhou.broker.replica.master_slave import MasterSlave
+from tianzhou.broker.replica.mode import Host as ModeHost
+from tianzhou.broker.replica.mode import Mode
+from tianzhou.broker.replica.standalone import Standalone
+from tianzhou.broker.role import RoleState
 from tianzhou.broker.wiring import Parts, assemble
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record import properties
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.record.message import MessageView, decode_all
-from tianzhou.replication.durability import durability_of
+from tianzhou.replication.config import BrokerRole, ReplicationConfig
+from tianzhou.replication.durability import Durability
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
@@ -25,9 +33,10 @@ from tianzhou.wire._generated_headers_send import SendMessageV2Request
 from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 from tianzhou.wire.header import ONEWAY_FLAG, Header
-from tianzhou.wire.names import DEFAULT_TOPIC, MASTER_ID
+from tianzhou.wire.names import DEFAULT_TOPIC
 
 ROOT: Final = "data/store"
+ADDRESS: Final = "10.0.0.1:10911"
 HOST: Final = encode_host(Host("10.0.0.1", 10911))
 STORE: Final = StoreConfig(
     commit_log_file_bytes=1 << 20,
@@ -74,7 +83,7 @@ class RecordingPeer:
         self.told.append(Told(code, ext, body))
 
     def ask(
-        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_s: float
+        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, *, timeout_s: float
     ) -> None:
         assert timeout_s > 0
         self.told.append(Told(code, ext, body, on_answer))
@@ -99,6 +108,26 @@ def frames(data: bytes) -> FrameBatch:
     return buffer.take()
 
 
+MakeMode = Callable[[BrokerConfig, MessageStore, Clock], Mode]
+
+
+def _standalone(config: BrokerConfig, store: MessageStore, _clock: Clock) -> Mode:
+    return Standalone(config.name, store)
+
+
+class RecordedRegistrations:
+    """Counts the registrations that a mode requests; there are no NameServers."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def register_then(self, then: Callable[[], None]) -> None:
+        then()
+
+
 class SmallBroker:
     """A broker whose server loop is driven by the test."""
 
@@ -109,30 +138,67 @@ class SmallBroker:
         config: BrokerConfig | None = None,
         store_config: StoreConfig = STORE,
         clock: ManualClock | None = None,
+        mode: MakeMode | None = None,
+        store_type: type[MessageStore] = MessageStore,
     ) -> None:
+        """`mode` makes the mode of the broker, at every start; by default it is standalone."""
+        self._store_type = store_type
         self.disk = disk or SimDisk()
         self.clock = clock or ManualClock()
         self.config = config or BrokerConfig()
         self._store_config = store_config
         self._opaque = count(1)
+        self._make_mode = mode or _standalone
+        self.nameservers = RecordedRegistrations()
         self._open()
 
-    def _open(self, role: Role = Role.MASTER) -> None:
-        self.store = MessageStore(self.disk, ROOT, self._store_config, self.clock)
-        store = self.store
-        self.role_state = RoleState(self.config.name, role, MASTER_ID if role is Role.MASTER else 1)
-        self.durability = durability_of(store)
-        self.parts: Parts = assemble(
-            self.config, store, self.clock,
-            store_host=HOST, monotonic_s=self.clock.monotonic_s,
-            role_state=self.role_state, durability=self.durability,
-        )  # fmt: skip
-        if role is Role.MASTER:
-            begin_as_master(self.parts, store)
+    def _open(self) -> None:
+        self.store = self._store_type(self.disk, ROOT, self._store_config, self.clock)
+        self._build(self._make_mode(self.config, self.store, self.clock))
 
-    def open_as_slave(self) -> None:
+    def _build(self, mode: Mode) -> None:
+        self.mode = mode
+        self.parts: Parts = assemble(self.config, self.store, self.clock, mode, store_host=HOST)
+        parts = self.parts
+        mode.attach(
+            ModeHost(
+                writer=parts.writer,
+                topics=parts.topics,
+                groups=parts.groups,
+                offsets=parts.offsets,
+                delays=parts.delays,
+                timers=parts.timers,
+                removal=parts.removal,
+                services=parts.services,
+                alarms=parts.alarms,
+                nameservers=self.nameservers,
+                on_raft_progress=parts.raft.progressed,
+                address=ADDRESS,
+            )
+        )
+
+    @property
+    def role_state(self) -> RoleState:
+        return self.mode.role_state
+
+    @property
+    def durability(self) -> Durability:
+        return self.mode.durability
+
+    def metric(self, name: str) -> float:
+        """The current value of a metric without labels, by its name without `tianzhou_`."""
+        (metric,) = [metric for metric in self.parts.metrics if metric.name == name]
+        samples = metric.read()
+        assert isinstance(samples, Samples), f"{name} is not one number"
+        ((_, value),) = samples.series
+        return value
+
+    def open_as_slave(self, kind: type[MasterSlave] = MasterSlave) -> None:
         """Start again after `stop`, with the same log, as a replica that no service runs on."""
-        self._open(Role.SLAVE)
+        config = replace(self.config, broker_id=1)
+        settings = ReplicationConfig(role=BrokerRole.SLAVE)
+        self.store = MessageStore(self.disk, ROOT, self._store_config, self.clock)
+        self._build(kind(config, settings, self.store, self.clock))
 
     # What the server does
 
@@ -215,10 +281,16 @@ class SmallBroker:
         """Send a message as a producer does and return the response, which must come."""
         text = properties.encode({"UNIQ_KEY": f"U{next(self._opaque):031X}"} | (named or {}))
         fields = SendMessageV2Request(
-            producer_group="producers", topic=topic, default_topic=DEFAULT_TOPIC, queue_id=queue_id,
-            sys_flag=sys_flag, born_timestamp_ms=self.clock.now_ms(), flag=0,
-            properties=text.decode(), reconsume_times=reconsume_times,
-        )  # fmt: skip
+            producer_group="producers",
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            queue_id=queue_id,
+            sys_flag=sys_flag,
+            born_timestamp_ms=self.clock.now_ms(),
+            flag=0,
+            properties=text.decode(),
+            reconsume_times=reconsume_times,
+        )
         peer = peer or RecordingPeer()
         code = RequestCode.SEND_MESSAGE_V2
         header = Header(code=code, opaque=next(self._opaque), ext=fields.to_ext(), version=400)

@@ -85,9 +85,15 @@ def read_record(raw: bytes, at: int, offset: int) -> Read:
     tags, unique = pairs.get(b"TAGS", b""), pairs.get(b"UNIQ_KEY", b"")
     keys = [unique, *pairs.get(b"KEYS", b"").split(b" ")]
     return Read(
-        size, topic, queue_id, queue_offset, flag & 0xC not in (0x4, 0xC), _text(tags),
-        tuple(_text(key) for key in keys if key), store_timestamp,
-    )  # fmt: skip
+        size,
+        topic,
+        queue_id,
+        queue_offset,
+        flag & 0xC not in (0x4, 0xC),
+        _text(tags),
+        tuple(_text(key) for key in keys if key),
+        store_timestamp,
+    )
 
 
 def _after_host(record: bytes, at: int, *, is_long: bool, offset: int) -> int:
@@ -107,8 +113,10 @@ def _names(record: bytes, at: int, *, is_v2: bool, offset: int) -> tuple[str, by
     _expect(0 < topic_size == len(name), f"record at {offset} claims {topic_size} bytes of topic")
     (text_size,) = struct.unpack_from(">h", record, name_at + topic_size)
     text = record[name_at + topic_size + 2 :]
-    _expect(text_size == len(text), f"record at {offset} claims {text_size} bytes of properties, "
-            f"and has {len(text)}")  # fmt: skip
+    _expect(
+        text_size == len(text),
+        f"record at {offset} claims {text_size} bytes of properties, and has {len(text)}",
+    )
     topic = _text(name)
     _expect("/" not in topic, f"record at {offset} has topic {topic!r}")
     return topic, text

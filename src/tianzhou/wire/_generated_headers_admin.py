@@ -166,7 +166,7 @@ class ViewBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
 
 
 class ViewGroupRequest(ExtFields, frozen=True, kw_only=True, gc=False):
-    """Asks for one group; with a topic also where a move to a moment would lead."""
+    """Requests one group; with a topic also the effect of an offset reset to a timestamp."""
 
     group: str
     topic: str | None = None

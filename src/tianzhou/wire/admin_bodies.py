@@ -1,4 +1,4 @@
-"""Bodies that only administration uses: who is connected, how far groups are, how fast it goes."""
+"""Bodies for administration only: connections, progress of groups, rates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -19,13 +19,13 @@ class SubscriptionGroupList(msgspec.Struct, frozen=True, kw_only=True, rename="c
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to QUERY_TOPIC_CONSUME_BY_WHO."""
+    """Response to QUERY_TOPIC_CONSUME_BY_WHO."""
 
     group_list: tuple[str, ...] = ()
 
 
 class GroupForbidden(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to UPDATE_AND_GET_GROUP_FORBIDDEN."""
+    """Response to UPDATE_AND_GET_GROUP_FORBIDDEN."""
 
     group: str
     readable: bool
@@ -41,7 +41,7 @@ class ProducerClient(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ProducerTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ALL_PRODUCER_INFO: clients by group."""
+    """Response to GET_ALL_PRODUCER_INFO: clients by group."""
 
     data: dict[str, list[ProducerClient]] = {}
 
@@ -57,13 +57,13 @@ class QueueTimeSpan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ConsumeTimeSpans(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to QUERY_CONSUME_TIME_SPAN."""
+    """Response to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
 
 
 class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    """Response to QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
     group: str
     subscription_data: SubscriptionData | None = None
@@ -77,7 +77,7 @@ class StatsWindow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BrokerStats(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_BROKER_STATS_DATA."""
+    """Response to VIEW_BROKER_STATS_DATA."""
 
     stats_day: StatsWindow = StatsWindow()
     stats_hour: StatsWindow = StatsWindow()
@@ -97,7 +97,7 @@ class QueueUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueUnits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to QUERY_CONSUME_QUEUE."""
+    """Response to QUERY_CONSUME_QUEUE."""
 
     filter_data: str | None = None
     max_queue_index: int
@@ -128,12 +128,12 @@ class _RunningInfoText(msgspec.Struct, rename="camel"):
 
 
 class RunningInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer's answer to GET_CONSUMER_RUNNING_INFO."""
+    """A consumer's response to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str]
     queues: dict[MessageQueue, QueueProcess]
     stacks: str
-    """What its threads do, if that was asked for."""
+    """Stack traces of its threads, if requested."""
     subscriptions: tuple[SubscriptionData, ...]
 
 
@@ -145,11 +145,11 @@ class HalfMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A transactional message that is not decided."""
 
     checks: int
-    """How often its producer was asked."""
+    """How many check-backs its producer received."""
     group: str
     msg_id: str
     offset_msg_id: str
-    """Where the half message stands; what END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE name."""
+    """Log position of the half message, as in END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
     queue_offset: int
     store_timestamp: int
     topic: str
@@ -175,11 +175,11 @@ class TimedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TimedMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LIST_TIMERS, the soonest first."""
+    """Response to LIST_TIMERS, the soonest first."""
 
     messages: tuple[TimedMessage, ...] = ()
     total: int = 0
-    """Of all topics; what was recalled may still count."""
+    """Of all topics; may include recalled messages."""
 
 
 class HaConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -194,7 +194,7 @@ class HaConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HaStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_BROKER_HA_STATUS."""
+    """Response to GET_BROKER_HA_STATUS."""
 
     ha_client_runtime_info: dict[str, int] = {}
     ha_connection_info: tuple[HaConnection, ...] = ()
@@ -232,18 +232,18 @@ def decode_group_config_list(data: Bytes) -> SubscriptionGroupList:
 
 
 def encode_correction_offsets(offsets: Mapping[int, int]) -> bytes:
-    """Answer to QUERY_CORRECTION_OFFSET."""
+    """Response to QUERY_CORRECTION_OFFSET."""
     return encode({"correctionOffsets": offsets})
 
 
 def decode_client_status(data: Bytes) -> dict[MessageQueue, int]:
-    """A consumer's answer to GET_CONSUMER_STATUS_FROM_CLIENT: the offsets it holds."""
+    """A consumer's response to GET_CONSUMER_STATUS_FROM_CLIENT: the offsets it holds."""
     table = _CLIENT_STATUS.read(data).message_queue_table
     return {_QUEUE.read(queue.encode()): offset for queue, offset in table.items()}
 
 
 def encode_group_status(offsets: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
-    """Answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS: offsets by client."""
+    """Response to INVOKE_BROKER_TO_GET_CONSUMER_STATUS: offsets by client."""
     clients = {client: object_map(rows.items()) for client, rows in offsets.items()}
     return encode({"consumerTable": clients, "messageQueueTable": {}})
 
@@ -251,7 +251,7 @@ def encode_group_status(offsets: Mapping[str, Mapping[MessageQueue, int]]) -> by
 def encode_broker_consume_stats(
     address: str, stats: Sequence[tuple[str, list[ConsumeStats]]], *, total_diff: int
 ) -> bytes:
-    """Answer to GET_BROKER_CONSUME_STATS: for each group the state of each of its topics."""
+    """Response to GET_BROKER_CONSUME_STATS: for each group the state of each of its topics."""
     rows = [
         {group: [msgspec.Raw(encode_consume_stats(one)) for one in found]} for group, found in stats
     ]
@@ -300,7 +300,7 @@ def decode_running_info(data: Bytes) -> RunningInfo:
 
 
 def decode_group_status(data: Bytes) -> dict[str, dict[MessageQueue, int]]:
-    """Answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that each client holds."""
+    """Response to INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that each client holds."""
     table = _GROUP_STATUS.read(data).consumer_table
     return {
         client: {_QUEUE.read(queue.encode()): offset for queue, offset in rows.items()}

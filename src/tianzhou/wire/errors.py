@@ -1,8 +1,8 @@
-"""What can be wrong with bytes on a connection.
+"""Errors in the bytes of a connection.
 
-Two families. A `RemoteProtocolError` means that the place in the stream is lost or that the peer
-does not speak our protocol: close the connection. The others concern one request, which can be
-answered with an error while the connection lives on.
+There are two families. After a `RemoteProtocolError` the position in the stream is lost, or the
+peer does not speak our protocol: close the connection. The others concern one request: respond to
+it with an error and keep the connection.
 """
 
 from tianzhou.base.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
@@ -19,7 +19,7 @@ class HeaderError(RemoteProtocolError):
 class HeaderFieldError(ProtocolError):
     """One field of a header is missing or has a value of the wrong type.
 
-    The frame itself was sound: answer INVALID_PARAMETER and continue.
+    The frame itself was valid: respond with INVALID_PARAMETER and continue.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -40,4 +40,4 @@ class CannotEncode(LocalProtocolError):
 
 
 class TooManyPending(LocalProtocolError):
-    """As many requests wait for answers on one connection as may wait."""
+    """The limit of pending requests on one connection is reached."""

@@ -185,10 +185,10 @@ def _decode_standard(data: bytes) -> Json:
 
 
 class BodyReader(Generic[Body]):
-    """Reads bodies of one type. Make it once; it compiles a decoder.
+    """Reads bodies of one type. Create it once, because it compiles a decoder.
 
-    Null counts as absent, as with Java. `tidy` may put right what a peer spells differently; it
-    gets the plain values and changes them in place.
+    Null counts as absent, as with Java. `tidy` may normalize the spellings of other
+    peers; it receives the plain values and changes them in place.
     """
 
     def __init__(self, kind: type[Body], tidy: Callable[[Json], None] | None = None) -> None:
@@ -233,13 +233,13 @@ def encode(value: object) -> bytes:
 
 
 def object_map(entries: Iterable[tuple[object, object]]) -> msgspec.Raw:
-    """A map whose keys are objects, for the few answers where Java wants that."""
+    """A map whose keys are objects, for the few responses where Java expects that."""
     pairs = (encode(key) + b":" + encode(value) for key, value in entries)
     return msgspec.Raw(b"{" + b",".join(pairs) + b"}")
 
 
 def escape_non_ascii(data: bytes) -> bytes:
-    r"""The same JSON with `\uXXXX` for what is not ASCII: some name server clients want that."""
+    r"""The same JSON with non-ASCII characters as `\uXXXX`, which some clients require."""
     if data.isascii():
         return data
     return re.sub(r"[^\x00-\x7f]", _escape, data.decode()).encode("ascii")

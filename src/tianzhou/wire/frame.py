@@ -6,10 +6,10 @@
     5       3     header_size     bytes of the header
     8       ...   header, then body up to the end of the frame
 
-A `FrameBuffer` owns the bytes received and finds all whole frames in one pass; what it returns is
-positions, not copies. It never believes an announcement: sizes are checked when the first eight
-bytes are there, before anything is allocated for the rest, and the buffer doubles towards an
-announced size only as bytes really arrive. So a peer spends as much as it makes us spend.
+A `FrameBuffer` owns the received bytes and finds all complete frames in one pass; it returns
+positions, not copies. It does not trust announced sizes: they are checked once the first eight
+bytes have arrived, before memory is allocated for the rest, and the buffer doubles towards an
+announced size only as bytes arrive. So a peer must send as much as it makes us allocate.
 """
 
 import struct
@@ -24,7 +24,7 @@ from tianzhou.wire.header import SerialiseType
 # Name, offset, size: docs/formats/frame.md is tested against this.
 FIELDS: Final = (("frame_size", 0, 4), ("serialise_type", 4, 1), ("header_size", 5, 3))
 # The type is the top byte of the second word. Sizes are signed, so that a negative one is
-# reported as what it is.
+# reported as negative.
 PREFIX: Final = struct.Struct(">iI")
 SIZE_BYTES: Final = 4
 _SIZE: Final = struct.Struct(">i")
@@ -82,8 +82,8 @@ class FrameBuffer:
         self._view = memoryview(self._buffer)
         self._taken = 0
         self._filled = 0
-        # What is wrong with the stream, once something is. Good frames that came before it are
-        # still handed out, so that they are answered; the next take() raises.
+        # The error in the stream, if any. Valid frames before it are still returned, so that they
+        # get responses; the next take() raises.
         self.broken: FrameError | None = None
 
     @property
@@ -189,7 +189,7 @@ class FrameBuffer:
 
 
 def _complaint(buffer: bytearray, at: int, filled: int) -> FrameError | None:
-    """What is wrong with the frame that begins at `at`, as far as its bytes are here."""
+    """The error in the frame that begins at `at`, as far as its bytes have arrived."""
     if filled - at < SIZE_BYTES:
         return None
     (size,) = _SIZE.unpack_from(buffer, at)

@@ -9,8 +9,8 @@ RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
 
 VERSION: Final = 479
-"""What we say we are: RocketMQ 5.3.3. Clients look at it before they use SQL filters or new
-requests; nothing in it makes them expect what we don't serve."""
+"""The version that servers report: RocketMQ 5.3.3. Clients check it before they use SQL filters or
+new requests; it makes no client expect a feature that is missing here."""
 
 
 class SerialiseType(enum.IntEnum):
@@ -21,7 +21,7 @@ class SerialiseType(enum.IntEnum):
 
 
 class Language(enum.IntEnum):
-    """What a peer is written in."""
+    """The programming language of a peer."""
 
     JAVA = 0
     CPP = 1
@@ -74,7 +74,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 def response_to(
     request: Header, code: int, *, remark: str | None = None, ext: dict[str, str] | None = None
 ) -> Header:
-    """An answer that the peer will recognise: its own number, in the form that it used."""
+    """A response header with the opaque number and the serialisation of the request."""
     assert not request.is_oneway, "a one-way request gets no answer, not even an error"
     return Header(
         code=code,

@@ -4,9 +4,9 @@ Written as Java writes them: compact, keys in alphabetical order, `extFields` al
 because some Java paths fail on its absence, and all its values strings, because C++ reads other
 types as zero.
 
-Read with tolerance for what real peers send: numbers and booleans among the fields, the language
-as an ordinal, keys we don't know, and nearly everything left out. What remains an error: no code,
-no number to answer to, values nested in fields, anything that is not JSON.
+The reader tolerates what real peers send: numbers and booleans among the fields, the language as
+an ordinal, unknown keys, and nearly everything left out. These remain errors: no code, no opaque
+number, values nested in fields, anything that is not JSON.
 
 The send header is read far more often than all others. For it there is `HeaderReader`,
 which decodes into one typed object without a dictionary in between.

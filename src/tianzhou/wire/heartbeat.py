@@ -1,4 +1,4 @@
-"""Who the clients are and what they subscribe to: heartbeats and lists of clients.
+"""Clients and their subscriptions: heartbeats and lists of clients.
 
 Tolerant where clients differ. C++ leaves out empty sets, sends enumerations as ordinals and
 versions as text; Go sends the hash codes of tags as text. The hash codes are not to be trusted at
@@ -39,7 +39,7 @@ class ConsumeFromWhere(enum.Enum):
 
 
 class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a group wants of one topic. `sub_version` is the time when it began to want that."""
+    """The subscription of a group to one topic. `sub_version` is the time of its last change."""
 
     class_filter_mode: bool = False
     code_set: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class HeartbeatData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ConsumerList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP."""
 
     consumer_id_list: tuple[str, ...] = ()
 
@@ -88,13 +88,13 @@ class ClientConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class ProducerConnections(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_PRODUCER_CONNECTION_LIST."""
+    """Response to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: tuple[ClientConnection, ...] = ()
 
 
 class ConsumerConnections(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_CONSUMER_CONNECTION_LIST."""
+    """Response to GET_CONSUMER_CONNECTION_LIST."""
 
     connection_set: tuple[ClientConnection, ...] = ()
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
@@ -111,7 +111,7 @@ _ORDINALS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _name_ordinals(value: Json) -> None:
-    """Puts the name where an enumeration's ordinal stands; an unknown one is left to complain."""
+    """Replace ordinals of enumerations by names; the decoder rejects unknown ordinals."""
     if isinstance(value, list):
         for item in value:
             _name_ordinals(item)

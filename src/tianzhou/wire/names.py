@@ -19,7 +19,7 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 """Which half messages were committed or rolled back."""
 CHECKED_OUT_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Half messages whose producer was asked too often without an answer."""
+"""Half messages whose producer did not answer any of the allowed check-backs."""
 HEARTBEAT_SYNC_TOPIC: Final = "DefaultHeartBeatSyncerTopic"
 """Proxies of RocketMQ 5 exchange heartbeats here."""
 

@@ -1,12 +1,12 @@
-"""Which answer belongs to which question, on one connection.
+"""The pending requests of one connection: matches responses to requests.
 
-Answers come in any order and are told apart by the opaque number alone. This object gives out the
-numbers, keeps what the caller wants back with the answer (its token: a future, a callback, an
-index) and lets go of it when the deadline has passed. It knows no socket and no clock: bytes to
-send are returned, and time is an argument.
+Responses arrive in any order and are matched by the opaque number alone. `PendingRequests` assigns
+the numbers, keeps a token of the caller for each request (a future, a callback, an index), and
+drops it when the deadline has passed. It uses no socket and no clock: bytes to send are returned,
+and time is an argument.
 
 Requests of the peer travel on the same connection with numbers of their own, which may be equal
-to ours. They are told apart by the response flag, so they never come here.
+to ours. The response flag distinguishes them, so they are never passed to this object.
 """
 
 import math
@@ -19,7 +19,7 @@ from tianzhou.wire.header import ONEWAY_FLAG, Header, Language, SerialiseType
 Token = TypeVar("Token")
 
 PENDING_MAX: Final = 65_536
-"""Requests waiting on one connection. A peer that is so far behind will not catch up."""
+"""Requests waiting on one connection. A peer that is further behind will not catch up."""
 
 # Numbers stay positive, as C++ has them; Java takes any 32 bits.
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
@@ -31,7 +31,7 @@ class _Pending(NamedTuple, Generic[Token]):
 
 
 class PendingRequests(Generic[Token]):
-    """The requests that wait for an answer.
+    """The requests that wait for a response.
 
     Owner: the loop or thread that writes to the connection.
     Invariant: every pending deadline >= _earliest
@@ -48,11 +48,11 @@ class PendingRequests(Generic[Token]):
         self._opaque = first_opaque & _OPAQUE_MASK
         self._pending_max = pending_max
         self._pending: dict[int, _Pending[Token]] = {}
-        # Not the exact minimum: an answered request leaves it behind. It only decides whether a
-        # look at the whole table can be saved.
+        # Not the exact minimum: a response does not raise it. It only decides whether a scan of
+        # the whole table can be skipped.
         self._earliest = math.inf
         self.unmatched_count = 0
-        """Answers to nothing: late ones, and those that a peer made up."""
+        """Responses without a pending request: late, or invented by the peer."""
 
     @property
     def pending_count(self) -> int:
@@ -72,19 +72,19 @@ class PendingRequests(Generic[Token]):
             raise TooManyPending(f"{len(self._pending)} requests wait for an answer")
         opaque = self._next_opaque()
         head = self._head(code, ext, opaque=opaque, flag=0, body_size=body_size)
-        # Registered last: what could not be encoded is not waited for.
+        # Registered last, so that a request that cannot be encoded never waits.
         self._pending[opaque] = _Pending(deadline, token)
         self._earliest = min(self._earliest, deadline)
         return head
 
     def oneway(self, code: int, ext: dict[str, str] | None = None, *, body_size: int = 0) -> bytes:
-        """The bytes to send before the body of a request that gets no answer."""
+        """The bytes to send before the body of a request that gets no response."""
         return self._head(
             code, ext, opaque=self._next_opaque(), flag=ONEWAY_FLAG, body_size=body_size
         )
 
     def answered(self, header: Header) -> Token | None:
-        """The token of the request that this answers, or None when no caller waits for it."""
+        """The token of the request of this response, or None if the request is not pending."""
         assert header.is_response
         pending = self._pending.pop(header.opaque, None)
         if pending is None:
@@ -93,7 +93,7 @@ class PendingRequests(Generic[Token]):
         return pending.token
 
     def expire(self, now: float) -> list[Token]:
-        """The requests whose deadline has come, oldest first. Their answers will be ignored."""
+        """The requests whose deadline has passed, oldest first. Late responses are ignored."""
         if now < self._earliest:
             return []
         late = [opaque for opaque, pending in self._pending.items() if pending.deadline <= now]

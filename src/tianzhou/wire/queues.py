@@ -16,7 +16,12 @@ Row = TypeVar("Row")
 
 
 class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue in the whole cluster; the key of many tables."""
+    """One queue of a topic on one broker; the key of many tables.
+
+        queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
+
+    Queues with equal fields are equal.
+    """
 
     broker_name: str
     queue_id: int
@@ -33,13 +38,13 @@ class LockBatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LockedQueues(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to LOCK_BATCH_MQ: the queues that the client has now."""
+    """Response to LOCK_BATCH_MQ: the queues that the client has now."""
 
     queues: tuple[MessageQueue, ...] = msgspec.field(name="lockOKMQSet", default=())
 
 
 class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue in the answer to GET_TOPIC_STATS_INFO."""
+    """One queue in the response to GET_TOPIC_STATS_INFO."""
 
     last_update_timestamp: int = 0
     max_offset: int = 0
@@ -47,7 +52,7 @@ class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OffsetWrapper(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue in the answer to GET_CONSUME_STATS."""
+    """One queue in the response to GET_CONSUME_STATS."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -126,7 +131,7 @@ def encode_consume_stats(stats: ConsumeStats) -> bytes:
 
 
 def decode_queue_offsets(data: Bytes) -> dict[MessageQueue, int]:
-    """Body of RESET_CONSUMER_CLIENT_OFFSET and of the answer to INVOKE_BROKER_TO_RESET_OFFSET."""
+    """Body of RESET_CONSUMER_CLIENT_OFFSET and of the response to INVOKE_BROKER_TO_RESET_OFFSET."""
     return _by_queue(_OFFSETS.read(data).offset_table)
 
 

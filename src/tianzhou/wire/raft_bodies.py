@@ -1,4 +1,4 @@
-"""What a member of a Raft group says of itself and of the others. Of our own."""
+"""The state of a Raft group as one member reports it. A Tianzhou extension."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from tianzhou.wire.fastjson import BodyReader
 
 
 class RaftPeer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One member, as the one who answers knows it."""
+    """One member, as the responding member knows it."""
 
     address: str
     is_connected: bool

@@ -1,4 +1,4 @@
-"""What a broker tells a name server about itself: the body of REGISTER_BROKER, in both its forms.
+"""The registration of a broker with a NameServer: the body of REGISTER_BROKER, in both forms.
 
 Plain, it is JSON. Compressed, it is one zlib stream with these fields in it:
 
@@ -9,12 +9,11 @@ Plain, it is JSON. Compressed, it is one zlib stream with these fields in it:
     i32 count, count x (i32 n, n)      static topic mappings, from version 5.0.0 on
 
 The line has no room for the order flag and the system flag, so those are lost in this form, with
-Java too. Attributes exist from 5.0.0 on. Mappings of static topics are read over.
+Java too. Attributes exist from 5.0.0 on. Mappings of static topics are skipped.
 
-Which form a body has is seen in its first byte, not in the header: one path of Java 5 says
-`compressed=false` and compresses all the same. A length inside the stream is believed only as far
-as there are bytes, and the stream may grow only so far: a kilobyte of zeros must not become our
-memory.
+The first byte of a body tells its form, not the header: one path of Java 5 sends
+`compressed=false` with a compressed body. A length inside the stream is limited by the bytes that
+are left, and the decompressed size is limited too: a kilobyte of zeros must not fill our memory.
 """
 
 import struct
@@ -44,14 +43,14 @@ TOPICS_MAX: Final = 100_000
 """Topics of one broker."""
 
 ADDRESS_BY_DIAL: Final = "tzAddressByDial"
-"""Field of the header, ours alone: `true` if nobody chose the address that the broker registers.
-Other name servers ignore it."""
+"""Header field, a Tianzhou extension: `true` if the address that the broker registers was not
+configured. Other NameServers ignore it."""
 
 EPOCH: Final = "tzEpoch"
-"""Field of the header, ours alone. Of a request: of which epoch this master is, and that it wants
-to know if there is a later one. Of the answer: of which epoch that is."""
+"""Header field of Tianzhou only. In a request: the epoch of this master, which wants to know if
+there is a later one. In the response: the later epoch."""
 FREE_ID: Final = "tzFreeId"
-"""Of such an answer: an id that no member of the group has."""
+"""In such a response: an id that no member of the group has."""
 EPOCH_TOKEN: Final = "tzEpochToken"
 """In a request: chosen at random when this master was appointed, to distinguish two masters with
 the same epoch. Raft groups send none: their terms are already unique."""
@@ -74,7 +73,7 @@ MISSING_MAX: Final = 32
 
 REFUSED_BROKERS: Final = "REFUSED_BROKERS"
 """The namespace, ours alone, in which a name server lists brokers that it did not let register.
-Nobody can put anything there."""
+It is read-only."""
 
 VERSION_WITH_FILTERS: Final = 37
 """V3_0_11. Before it the body is the table of topics alone."""
@@ -92,7 +91,7 @@ _FILTERS: Final = BodyReader(tuple[str, ...])
 
 
 def missing_field(missing: Iterable[MissingBroker]) -> dict[str, str]:
-    """The field that lists missing brokers; absent if there are none."""
+    """Return the field that lists missing brokers; absent if no broker is missing."""
     since: dict[str, int] = {}
     for row in missing:
         if row.name in since or len(since) < MISSING_MAX:
@@ -145,9 +144,12 @@ def decode_registration(data: Bytes, version: int = VERSION) -> RegisterBrokerBo
 
 def _line(config: TopicConfig) -> bytes:
     words = (
-        config.topic_name, str(config.read_queue_nums), str(config.write_queue_nums),
-        str(config.perm), config.topic_filter_type,
-    )  # fmt: skip
+        config.topic_name,
+        str(config.read_queue_nums),
+        str(config.write_queue_nums),
+        str(config.perm),
+        config.topic_filter_type,
+    )
     return " ".join(words).encode() + b" " + encode(config.attributes)
 
 
@@ -159,13 +161,13 @@ def _inflate(data: Bytes) -> bytes:
     stream = zlib.decompressobj()
     found = bytearray()
     for end in range(_SLICE, len(data) + _SLICE, _SLICE):
-        # For each slice, so that what is made to hurt is found before it does.
+        # Checked for each slice, so that a decompression bomb is found before it fills memory.
         allowed = min(INFLATED_BYTES_MAX, RATIO_MAX * min(end, len(data)))
         try:
             found += stream.decompress(data[end - _SLICE : end], allowed - len(found) + 1)
         except zlib.error as error:
             raise BodyError(
-                f"registration of {len(data)} bytes is no zlib stream: {error}"
+                f"registration of {len(data)} bytes is not a zlib stream: {error}"
             ) from None
         if len(found) > allowed:
             raise BodyError(f"registration of {len(data)} bytes inflates to more than {allowed}")
@@ -181,7 +183,7 @@ def _decode_fields(data: bytes, version: int) -> RegisterBrokerBody:
     filters = _FILTERS.read(fields.piece())
     if version >= VERSION_WITH_MAPPINGS and fields.left:
         for _ in fields.pieces():
-            pass  # static topics: read over, so that their lengths are checked all the same
+            pass  # static topics are skipped, but their lengths are checked
     if fields.left:
         raise BodyError(f"{fields.left} bytes after the end of a registration")
     return RegisterBrokerBody(
@@ -217,7 +219,7 @@ def _check_count(count: int) -> None:
 
 
 class _Fields:
-    """Reads lengths and what they announce, one after the other."""
+    """Reads length-prefixed fields, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

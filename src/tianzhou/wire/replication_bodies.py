@@ -1,4 +1,4 @@
-"""What a broker says of its group: its role, its log, and who follows it. Of our own."""
+"""The replication state of a broker: its role, its log and its slaves. A Tianzhou extension."""
 
 from typing import Final
 
@@ -32,18 +32,18 @@ class LostSlave(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     address: str
     broker_id: int
     gone_ms: int
-    """For so long."""
+    """How long ago it stopped following."""
 
 
 class ReplicationView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_REPLICATION."""
+    """Response to VIEW_REPLICATION."""
 
     broker_id: int
     broker_name: str
     confirmed: int
-    """Everything below is as safe as this broker promises."""
+    """Everything below this offset meets the guarantee of this broker."""
     copies_needed: int = 1
-    """How many must hold a message before its sender is answered."""
+    """Replicas that must hold a message before it is acknowledged."""
     end: int
     epoch: int = 0
     flushed: int
@@ -52,10 +52,10 @@ class ReplicationView(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     last_error: str = ""
     """A slave: why it is not, or was not."""
     lost: tuple[LostSlave, ...] = ()
-    """A master: who followed it within the last day, and does not now."""
+    """On a master: slaves that followed it within the last day, but do not now."""
     master_address: str = ""
     master_end: int = 0
-    """A slave: how far the master's log reaches, as it heard."""
+    """On a slave: the end of the master's log, as last reported by the master."""
     min: int
     role: str
     run: int = 0

@@ -1,7 +1,7 @@
-"""Where topics live: what a name server tells clients.
+"""Routes of topics, as a name server sends them to clients.
 
 Written as standard JSON with everything but ASCII escaped, which all clients read; the bare keys
-of old Java name servers are read as well. Fields stand in the order of their names, as Java
+of old Java name servers are read as well. Fields are in the order of their names, as Java
 writes them.
 """
 
@@ -45,7 +45,7 @@ class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicRouteData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ROUTEINFO_BY_TOPIC."""
+    """Response to GET_ROUTEINFO_BY_TOPIC."""
 
     broker_datas: tuple[BrokerData, ...] = ()
     filter_server_table: dict[str, list[str]] = {}
@@ -54,7 +54,7 @@ class TopicRouteData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClusterTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_BROKER_CLUSTER_INFO: brokers by name, broker names by cluster."""
+    """Response to GET_BROKER_CLUSTER_INFO: brokers by name, broker names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
@@ -69,7 +69,7 @@ class BrokerMemberGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class BrokerMemberGroupAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_BROKER_MEMBER_GROUP."""
+    """Response to GET_BROKER_MEMBER_GROUP."""
 
     broker_member_group: BrokerMemberGroup
 

@@ -1,8 +1,8 @@
-"""Who a request comes from, as RocketMQ's access control wants it proven.
+"""Request signatures, as RocketMQ's access control requires them.
 
 The values of all header fields, in the order of their names, and the body are signed with the
 secret key; the access key says whose secret that is. Nothing secret travels. Neither the request
-code nor a time is signed, so whoever can listen can send the same once more.
+code nor a time is signed, so an eavesdropper can replay a request.
 """
 
 import base64
@@ -31,6 +31,13 @@ class _Pair(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
+    """An access key and a secret key that sign every request.
+
+    Raises UsageError if one of them is empty.
+
+        client = ClientOptions(credentials=Credentials(access_key="orders", secret_key=secret))
+    """
+
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str = field(default="", repr=False)
@@ -41,8 +48,10 @@ class Credentials:
 
     @classmethod
     def read(cls, text: str) -> "Credentials | None":
-        """A pair as it stands in a setting; None if nothing does. Raises UsageError, which tells
-        nothing of what was secret."""
+        """Return the credentials in a setting, or None if it is empty.
+
+        Raises UsageError, without the text, which is secret.
+        """
         if not text:
             return None
         try:
@@ -52,14 +61,14 @@ class Credentials:
         return cls(access_key=pair.access_key, secret_key=pair.secret_key)
 
     def sign(self, ext: Mapping[str, str], body: Bytes = b"") -> dict[str, str]:
-        """The header fields with the proof added."""
+        """Return the header fields with the signature added."""
         signed = {**ext, ACCESS_KEY: self.access_key}
         if self.security_token:
             signed[_SECURITY_TOKEN] = self.security_token
         return {**signed, SIGNATURE: self._signature(signed, body)}
 
     def has_signed(self, ext: Mapping[str, str], body: Bytes) -> bool:
-        """Whether the proof is there, and right. How long this takes tells nothing of why not."""
+        """Whether the fields have a valid signature, in the same time whatever is wrong."""
         given = ext.get(SIGNATURE, "").encode()
         is_key = hmac.compare_digest(ext.get(ACCESS_KEY, "").encode(), self.access_key.encode())
         is_proof = hmac.compare_digest(given, self._signature(ext, body).encode())

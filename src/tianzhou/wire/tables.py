@@ -1,5 +1,5 @@
-"""Topics, groups and offsets as tables: what brokers tell name servers and slaves, and what they
-keep in their configuration directory. Both have the same shape.
+"""Topics, groups and offsets as tables: sent by brokers to name servers and slaves, and
+saved in their configuration directory. Both have the same shape.
 
 Fields that Java 4 lacks have the values here that Java 5 assumes for them.
 """
@@ -54,7 +54,7 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, kw_only=True, rename=
 
 
 class TopicConfigTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ALL_TOPIC_CONFIG; part of a registration; topics.json."""
+    """Response to GET_ALL_TOPIC_CONFIG; part of a registration; topics.json."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
@@ -74,7 +74,7 @@ class RegisterBrokerBody(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class SubscriptionGroupTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG; subscriptionGroup.json."""
+    """Response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG; subscriptionGroup.json."""
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, int]] = {}
@@ -82,7 +82,7 @@ class SubscriptionGroupTable(msgspec.Struct, frozen=True, kw_only=True, rename="
 
 
 class ConsumerOffsetTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ALL_CONSUMER_OFFSET; consumerOffset.json. Keys: `topic@group`, queue id."""
+    """Response to GET_ALL_CONSUMER_OFFSET; consumerOffset.json. Keys: `topic@group`, queue id."""
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[str, dict[int, int]] = {}
@@ -91,7 +91,7 @@ class ConsumerOffsetTable(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 
 class DelayOffsetTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_ALL_DELAY_OFFSET; delayOffset.json. Keys are levels, counted from 1."""
+    """Response to GET_ALL_DELAY_OFFSET; delayOffset.json. Keys are levels, counted from 1."""
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[int, int] = {}
@@ -104,7 +104,7 @@ class KVTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to the requests that list topics."""
+    """Response to the requests that list topics."""
 
     broker_addr: str | msgspec.UnsetType = msgspec.UNSET
     topic_list: tuple[str, ...] = ()

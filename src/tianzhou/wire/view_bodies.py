@@ -1,8 +1,8 @@
-"""What pages of a dashboard show, each in one answer. RocketMQ needs dozens of requests for it, so
-these are of our own.
+"""The contents of dashboard pages, each in one response. With the requests of RocketMQ a page would
+take dozens, so these are our own.
 
-Moments are milliseconds since 1970 by the broker's clock, and every answer says what that clock
-shows. 0 stands for never, -1 for not known.
+Times are milliseconds since 1970 by the broker's clock, and every response contains the current
+time of that clock. 0 means never, -1 means unknown.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """0: it still is so."""
     group: str
     kind: str
-    mend: str
+    remedy: str = msgspec.field(name="mend")
     """What to do about it."""
     queue_id: int
     """-1: it is about the whole group."""
@@ -89,9 +89,9 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retrying: int
     """Messages of `lag` that are tried again."""
     stuck: int
-    """Queues that stand still by what the watchdog found."""
+    """Queues that the watchdog found stuck."""
     stuck_ms: int
-    """Since when the first of them does."""
+    """Since when the first of them has been stuck."""
     topics: tuple[str, ...]
 
 
@@ -132,7 +132,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BrokerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_BROKER."""
+    """Response to VIEW_BROKER."""
 
     alarms: tuple[AlarmRow, ...] = ()
     """Problems first, then the oldest first."""
@@ -140,13 +140,13 @@ class BrokerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Topics with the most traffic."""
     cluster: str
     config: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    """Settings, as the next one by RocketMQ's names; both only if all was asked for."""
+    """Settings; like the next field by RocketMQ's names, and only if everything was requested."""
     damaged: int
     disk: Disk
     dispatch_behind: int
     """Bytes that are stored and not visible yet."""
     events: tuple[Event, ...]
-    """What is so now, the longest first; then what was and is over."""
+    """Current conditions, the oldest first; then those that ended."""
     facts: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     flush_behind: int
     """Bytes that are stored and not on the medium yet."""
@@ -165,7 +165,7 @@ class BrokerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     refusal: str
     """Why it takes no messages."""
     replication: ReplicationView | None = None
-    """Its role, its log, and who follows it."""
+    """Its role, its log and its slaves."""
     started_ms: int
     totals: Totals
     troubled: tuple[GroupRow, ...]
@@ -176,14 +176,14 @@ class BrokerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicsView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_TOPICS."""
+    """Response to VIEW_TOPICS."""
 
     now_ms: int
     topics: tuple[TopicRow, ...]
 
 
 class GroupsView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_GROUPS."""
+    """Response to VIEW_GROUPS."""
 
     groups: tuple[GroupRow, ...]
     now_ms: int
@@ -199,11 +199,11 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ProducerSeen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who wrote one of the last messages of a topic."""
+    """The producer of one of the last messages of a topic."""
 
     address: str
     client_id: str
-    """Empty when it is not connected any more, or never said."""
+    """Empty if the client has disconnected or never sent it."""
     group: str
     language: str
     last_ms: int
@@ -220,7 +220,7 @@ class ReaderView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_TOPIC."""
+    """Response to VIEW_TOPIC."""
 
     config: TopicConfig
     hours: tuple[int, ...]
@@ -282,7 +282,7 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to VIEW_GROUP."""
+    """Response to VIEW_GROUP."""
 
     config: SubscriptionGroupConfig
     consume_type: str
@@ -293,7 +293,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message_model: str
     """Empty when no member is online."""
     moves: tuple[PlannedMove, ...] = ()
-    """What a move that was asked about would do, in the queues of its topic."""
+    """The effect of a requested offset reset on the queues of its topic."""
     now_ms: int
     owned: dict[str, int] = {}
     """How many queues each owner has, of all queues of the group."""

@@ -1,8 +1,8 @@
-"""A C++ push consumer that says what it gets, in short, until standard input ends.
+"""A C++ push consumer that prints what it receives, briefly, until standard input ends.
 
     chaos_consume.py NAMESERVER GROUP TOPIC
 
-Times are of the monotonic clock.
+Times are from the monotonic clock.
 """
 
 import json
@@ -27,11 +27,11 @@ def main(nameserver, group, topic):
             "offset": message.queue_offset,
             "at": time.monotonic(),
         }
-        # One write a line: several threads are here at once.
+        # One write per line, because several threads print.
         os.write(1, (json.dumps(facts) + "\n").encode())
         return 0
 
-    # The package's own subscribe() lets an exception through to C, where it counts as success.
+    # The package's own subscribe() passes an exception through to C, where it counts as success.
     dll.Subscribe(consumer._handle, topic.encode(), b"*")
     consumer._register_callback(on_message)
     consumer.start()

@@ -1,9 +1,9 @@
-"""A C++ producer that sends numbered messages until standard input ends, and says when each began
-and how it ended.
+"""A C++ producer that sends numbered messages until standard input ends, and prints the start time
+and the outcome of each send.
 
     chaos_produce.py NAMESERVER TOPIC CLIENT PER_SECOND
 
-Times are of the monotonic clock. Bodies are those of tianzhou.testing.chaos.values.
+Times are from the monotonic clock. Bodies are those of tianzhou.testing.chaos.values.
 """
 
 import itertools
@@ -46,7 +46,7 @@ def main(nameserver, topic, client, per_second):
         if over.wait(max(0.0, began + 1 / float(per_second) - time.monotonic())):
             break
     say(event="closed")
-    # Its shutdown takes seconds, and nothing more is to be learned.
+    # Skip the shutdown: it takes seconds and tests nothing.
     os._exit(0)
 
 

@@ -1,9 +1,9 @@
-"""The C++ consumer under load, for the benchmark: says how fast it was, in one JSON line.
+"""The C++ consumer under load, for the benchmark: prints its rate as one JSON line.
 
     consume_load.py NAMESERVER GROUP TOPIC COUNT THREADS
 
-It gets COUNT messages and looks at each body. The rate is that from the first to the last of them;
-in a body that is a number, the time at which it was sent is looked for, in nanoseconds.
+It receives COUNT messages and checks each body. The rate is measured from the first to the last of
+them; a body that is a number is the time at which it was sent, in nanoseconds.
 """
 
 import json
@@ -38,7 +38,7 @@ def main(nameserver, group, topic, count, threads):
         return 0
 
     usage = []
-    # The package's own subscribe() lets an exception through to C, where it counts as success.
+    # The package's own subscribe() passes an exception through to C, where it counts as success.
     dll.Subscribe(consumer._handle, topic.encode(), b"*")
     consumer._register_callback(on_message)
     consumer.start()

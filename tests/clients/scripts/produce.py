@@ -1,10 +1,10 @@
-"""Sends what the lines of standard input say, and says how it went.
+"""Sends the messages described by the lines of standard input, and prints the results.
 
     produce.py NAMESERVER GROUP
 
 A line is a JSON object: `how` is sync, oneway, async, orderly or batch; `topic`, `body` (`bodies`
-for a batch), and perhaps `tags`, `keys`, `delay`, `shard`, `properties`. Each is answered by one
-line once it has been sent.
+for a batch), and perhaps `tags`, `keys`, `delay`, `shard`, `properties`. Each yields one
+line of output once it has been sent.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from rocketmq.client import Message, Producer
 
 CONNECT_S = 3.0
-"""How long the library waits for a connection to its NameServer, and then for its answer 5 s."""
+"""How long the library waits for a connection to its NameServer; it waits 5 s for the response."""
 
 
 def say(**facts):
@@ -75,11 +75,11 @@ def carry_out(producer, wish):
 
 
 def send_routed(producer, wish):
-    """Send again if the library lost patience before it knew a route, and so sent nothing.
+    """Send again if the library timed out before it had a route, and so sent nothing.
 
     On a busy machine its own threads may need more than `CONNECT_S` to notice that it is connected,
-    which it reports as "No route info". If it says so sooner, a NameServer answered that there is
-    no route: that is an error.
+    which it reports as "No route info". If it reports that sooner, a NameServer responded that
+    there is no route: that is an error.
     """
     while True:
         start_s = time.monotonic()
@@ -91,7 +91,7 @@ def send_routed(producer, wish):
 
 
 def main(nameserver, group):
-    # What it would send at most by itself is 128 KiB.
+    # The default maximum of the library is 128 KiB.
     producer = Producer(group, max_message_size=4 * 1024 * 1024)
     producer.set_namesrv_addr(nameserver)
     producer.start()

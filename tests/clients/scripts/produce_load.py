@@ -1,8 +1,8 @@
-"""The C++ producer under load, for the benchmark: says how fast it was, one JSON line a shape.
+"""The C++ producer under load, for the benchmark: prints its rate, one JSON line per shape.
 
     produce_load.py NAMESERVER TOPIC SHAPE...
 
-A shape is `single:COUNT`, `threads:COUNT` (64 threads that each wait for their answers) or
+A shape is `single:COUNT`, `threads:COUNT` (64 threads that each wait for their responses) or
 `async:COUNT` (64 callbacks outstanding).
 """
 
@@ -30,9 +30,9 @@ def message(topic):
 def single(producer, topic, count):
     times = []
     for _ in range(count):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         producer.send_sync(message(topic))
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - start)
     times.sort()
     return {"p50": times[count // 2], "p99": times[count * 99 // 100]}
 
@@ -47,7 +47,7 @@ def threads(producer, topic, count):
                 producer.send_sync(message(topic))
                 left -= 1
             except Exception as error:
-                # When many threads begin at once, some are told that there is no route.
+                # When many threads start at once, some get "no route".
                 failed.append(repr(error))
 
     workers = [threading.Thread(target=work) for _ in range(IN_FLIGHT)]
@@ -88,13 +88,13 @@ def main(nameserver, topic, *shapes):
     for shape in shapes:
         name, count = shape.split(":")
         run = {"single": single, "threads": threads, "async": callbacks}[name]
-        cpu, begun = cpu_seconds(), time.perf_counter()
+        cpu, start = cpu_seconds(), time.perf_counter()
         facts = run(producer, topic, int(count))
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         facts["rate"] = int(count) / seconds
         facts["cpu_us"] = (cpu_seconds() - cpu) / int(count) * 1e6
         print(json.dumps({"shape": name, **facts}), flush=True)
-    # Its shutdown takes seconds, and nothing more is to be learned.
+    # Skip the shutdown: it takes seconds and tests nothing.
     os._exit(0)
 
 

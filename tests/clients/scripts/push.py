@@ -1,4 +1,4 @@
-"""A push consumer that says what it gets, until standard input ends.
+"""A push consumer that prints what it receives, until standard input ends.
 
     push.py NAMESERVER GROUP TOPIC EXPRESSION MODEL FAILURES
 
@@ -68,7 +68,7 @@ def main(nameserver, group, topic, expression, model, failures):
         wanted = _CConsumeStatus.RECONSUME_LATER if fails else _CConsumeStatus.CONSUME_SUCCESS
         return wanted.value
 
-    # The package's own subscribe() lets an exception through to C, where it counts as success.
+    # The package's own subscribe() passes an exception through to C, where it counts as success.
     dll.Subscribe(consumer._handle, topic.encode(), expression.encode())
     consumer._register_callback(on_message)
     consumer.start()

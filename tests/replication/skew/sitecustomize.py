@@ -1,4 +1,4 @@
-"""Loaded by Python at the start of a process whose clock is to be wrong by CLOCK_SKEW_S."""
+"""Loaded by Python at the start of a process, to make its clock wrong by CLOCK_SKEW_S."""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""Counts a topic through a source that nobody registered, and says where the code came from."""
+"""Counts a topic through a source that was not registered, and prints where its code was loaded
+from."""
 
 import json
 import sys

@@ -1,7 +1,6 @@
-"""A topic into a Parquet directory and, idempotently, into another topic, until it is killed.
+"""Copies a topic to a Parquet directory and, idempotently, to another topic, until it is killed.
 
-Both go in small micro-batches, and rows wait a little on their way, so that a kill finds a
-micro-batch at work.
+Micro-batches are small, and rows are delayed a little, so that a kill hits a running micro-batch.
 """
 
 import sys
@@ -12,11 +11,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import tianzhou.spark
-from tianzhou.cmd.spark_session import SHORT
+from tianzhou.admin.commands.spark_session import SHORT
 
 ROWS_PER_BATCH = 400
 RETRY = "2m"
-"""On a crowded machine a broker that was killed is away for longer than half a minute."""
+"""On a busy machine a killed broker is down for longer than half a minute."""
 
 
 def slowly(batches: Iterator[Any]) -> Iterator[Any]:
@@ -27,11 +26,16 @@ def slowly(batches: Iterator[Any]) -> Iterator[Any]:
 
 def rows_of(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
     rows = (
-        spark.readStream.format("rocketmq").option("nameserver", nameserver).option("topic", topic)
-        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
-        .option("minPartitions", 2).option("retryTimeout", RETRY)
-        .load().select("queueId", "queueOffset", "body")
-    )  # fmt: skip
+        spark.readStream.format("rocketmq")
+        .option("nameserver", nameserver)
+        .option("topic", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
+        .option("minPartitions", 2)
+        .option("retryTimeout", RETRY)
+        .load()
+        .select("queueId", "queueOffset", "body")
+    )
     through: Any = getattr(rows, "mapInArrow")  # noqa: B009 - it has no whole annotation
     return through(slowly, rows.schema)
 
@@ -43,15 +47,21 @@ def main() -> None:
     rows = rows_of(spark, nameserver, topic)
     (
         rows.writeStream.format("parquet")
-        .option("path", f"{place}/table").option("checkpointLocation", f"{place}/to-table").start()
-    )  # fmt: skip
-    (
-        rows.select("body").writeStream.format("rocketmq")
-        .option("nameserver", nameserver).option("retryTimeout", RETRY)
-        .option("topic", f"{topic}-copy").option("idempotent", "true")
-        .option("group", f"{topic}-copier").option("checkpointLocation", f"{place}/to-topic")
+        .option("path", f"{place}/table")
+        .option("checkpointLocation", f"{place}/to-table")
         .start()
-    )  # fmt: skip
+    )
+    (
+        rows.select("body")
+        .writeStream.format("rocketmq")
+        .option("nameserver", nameserver)
+        .option("retryTimeout", RETRY)
+        .option("topic", f"{topic}-copy")
+        .option("idempotent", "true")
+        .option("group", f"{topic}-copier")
+        .option("checkpointLocation", f"{place}/to-topic")
+        .start()
+    )
     spark.streams.awaitAnyTermination()
 
 

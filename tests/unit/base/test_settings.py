@@ -31,7 +31,7 @@ class Paint:
     ratio: float = setting(0.5, min=0.1, max=0.9, alias="paintRatio", read=percent, help="Full.")
     wet: bool = setting(True, alias="isWet", help="Or dry.")
     colour: Colour = setting(Colour.RED, alias="paintType", help="Of the paint.")
-    owner: str = setting("nobody", help="Who mixes it.")
+    owner: str = setting("none", help="Who mixes it.")
     hours: tuple[int, ...] = setting((4,), help="When.")
     secret: int = 7
     """Not a setting: no declaration."""
@@ -41,7 +41,10 @@ class Paint:
             text
             for text, is_wrong in (
                 ("red paint is never dry", self.colour is Colour.RED and not self.wet),
-                ("nobody has at most 5 pots", self.owner == "nobody" and self.count > 5),
+                (
+                    "without an owner there are at most 5 pots",
+                    self.owner == "none" and self.count > 5,
+                ),
             )
             if is_wrong
         ]
@@ -60,7 +63,7 @@ def problems_of(values: dict[str, object]) -> list[str]:
     return caught.value.problems
 
 
-def test_nothing_said_means_the_defaults() -> None:
+def test_settings_without_values_are_the_defaults() -> None:
     assert load(Paint, {}) == (Paint(), [])
 
 
@@ -68,7 +71,7 @@ def test_either_name_is_understood() -> None:
     assert paint({"count": "4"}) == paint({"paintCount": "4"}) == Paint(count=4)
 
 
-def test_names_that_mean_nothing_are_handed_back_in_order() -> None:
+def test_settings_with_unknown_names_return_them_in_order() -> None:
     _, unknown = load(Paint, {"smell": 1, "count": 2, "Count": 3, "secret": 4})
     assert unknown == ["smell", "Count", "secret"]
 
@@ -91,16 +94,20 @@ def test_an_enumeration_goes_by_its_name_and_by_rocketmqs(text: str) -> None:
 
 def test_a_setting_may_read_texts_its_own_way() -> None:
     assert paint({"paintRatio": "25"}).ratio == 0.25
-    assert paint({"paintRatio": 0.25}).ratio == 0.25, "what is no text is taken as it is"
+    assert paint({"paintRatio": 0.25}).ratio == 0.25, (
+        "values that are not strings are taken as they are"
+    )
 
 
 def test_values_that_have_their_type_already_stay() -> None:
     values: dict[str, object] = {
-        "count": 5, "wet": False, "colour": Colour.BLUE, "owner": "me", "hours": (1, 2),
-    }  # fmt: skip
-    assert paint(values) == Paint(
-        count=5, wet=False, colour=Colour.BLUE, owner="me", hours=(1, 2)
-    )  # fmt: skip
+        "count": 5,
+        "wet": False,
+        "colour": Colour.BLUE,
+        "owner": "me",
+        "hours": (1, 2),
+    }
+    assert paint(values) == Paint(count=5, wet=False, colour=Colour.BLUE, owner="me", hours=(1, 2))
     (problem,) = problems_of({"paintRatio": 1})
     assert problem.startswith("paintRatio = 1.0: must be from"), "a whole number is a number"
     assert type(paint({"hours": [1, 2]}).hours) is tuple, "TOML has lists"
@@ -124,7 +131,7 @@ def test_values_that_have_their_type_already_stay() -> None:
         ("hours", ["4"], "must be of type int"),
     ],
 )
-def test_a_value_that_is_none_is_named_with_what_it_should_be(
+def test_setting_with_an_invalid_value_names_what_is_allowed(
     name: str, value: object, complaint: str
 ) -> None:
     (problem,) = problems_of({name: value})
@@ -147,11 +154,11 @@ def test_values_that_contradict_each_other_are_refused() -> None:
     assert problems_of({"isWet": "false"}) == ["red paint is never dry"]
     assert problems_of({"isWet": "false", "count": 6}) == [
         "red paint is never dry",
-        "nobody has at most 5 pots",
+        "without an owner there are at most 5 pots",
     ]
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_settings_report_all_problems_at_once() -> None:
     problems = problems_of(
         {"paintType": "GREEN", "hours": 1, "count": 10, "paintRatio": "99", "wet": "false"}
     )
@@ -161,7 +168,7 @@ def test_all_problems_are_told_at_once() -> None:
         "paintCount = 10: must be from 1 to 9",
         "paintRatio = 0.99: must be from 0.1 to 0.9",
         "red paint is never dry",
-        "nobody has at most 5 pots",
+        "without an owner there are at most 5 pots",
     ]
 
 

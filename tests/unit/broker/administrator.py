@@ -1,4 +1,4 @@
-"""Somebody who asks a broker questions and reads the whole answer, and consumers to ask about."""
+"""An administrator that queries a broker and reads whole responses, and consumers to query."""
 
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ class Administrator(RecordingPeer):
     def send(self, data: Bytes) -> None:
         self._data += data
 
-    def ask(  # pyright: ignore[reportIncompatibleMethodOverride] - nobody asks the tool anything
+    def ask(  # pyright: ignore[reportIncompatibleMethodOverride] - the broker sends the tool no requests
         self, code: int, body: bytes = b"", /, **ext: str
     ) -> Answer:
         """Send a request; its answer, which must have come."""

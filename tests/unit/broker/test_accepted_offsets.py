@@ -15,9 +15,12 @@ KEY = "orders@readers"
 
 def small_store() -> MessageStore:
     config = StoreConfig(
-        commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
-        index_slots=8, index_entries=40,
-    )  # fmt: skip
+        commit_log_file_bytes=4096,
+        consume_queue_file_bytes=200,
+        commit_log_preallocate_bytes=4096,
+        index_slots=8,
+        index_entries=40,
+    )
     return MessageStore(SimDisk(), "data", config, ManualClock())
 
 
@@ -38,11 +41,11 @@ def test_accepted_offset_stays_until_the_master_knows_it() -> None:
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
     for known in (80, 119):
-        accepted.heard(said(readers={0: known}))
+        accepted.record_master(said(readers={0: known}))
         offsets.follow(said(readers={0: known}))
         assert offsets.get("readers", "orders", 0) == 120
         assert accepted.ahead() == [(KEY, 0, 120)]
-    accepted.heard(said(readers={0: 121}))
+    accepted.record_master(said(readers={0: 121}))
     offsets.follow(said(readers={0: 121}))
     assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (121, [])
 
@@ -55,7 +58,7 @@ def test_accepted_offset_survives_a_restart_of_the_slave() -> None:
     again, accepted = slave_of(store)
     assert accepted.ahead() == [(KEY, 0, 120)]
     assert again.get("readers", "orders", 0) == 120
-    accepted.heard(said(readers={0: 80}))
+    accepted.record_master(said(readers={0: 80}))
     again.follow(said(readers={0: 80}))
     assert again.get("readers", "orders", 0) == 120
 
@@ -63,9 +66,9 @@ def test_accepted_offset_survives_a_restart_of_the_slave() -> None:
 def test_accepted_offset_gives_way_to_a_reset_at_the_master() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
-    accepted.heard(said(readers={0: 90}))
+    accepted.record_master(said(readers={0: 90}))
     offsets.put("readers", "orders", 0, 120)
-    accepted.heard(said(readers={0: 5}))
+    accepted.record_master(said(readers={0: 5}))
     offsets.follow(said(readers={0: 5}))
     assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (5, [])
 
@@ -73,10 +76,10 @@ def test_accepted_offset_gives_way_to_a_reset_at_the_master() -> None:
 def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
-    accepted.heard(said(readers={0: 90}))
+    accepted.record_master(said(readers={0: 90}))
     offsets.put("readers", "orders", 0, 120)
     accepted.reconnected()
-    accepted.heard(said(readers={0: 80}))
+    accepted.record_master(said(readers={0: 80}))
     offsets.follow(said(readers={0: 80}))
     assert offsets.get("readers", "orders", 0) == 120
     assert accepted.ahead() == [(KEY, 0, 120)]
@@ -85,10 +88,10 @@ def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own() -> No
 def test_rows_that_the_master_deleted_are_named_and_others_are_not() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
-    accepted.heard(said(readers={0: 9}, billing={0: 7}))
+    accepted.record_master(said(readers={0: 9}, billing={0: 7}))
     offsets.put("readers", "orders", 0, 12)
     offsets.put("local", "orders", 0, 3)
-    assert accepted.heard(said(billing={0: 7})) == [KEY]
+    assert accepted.record_master(said(billing={0: 7})) == [KEY]
     assert accepted.ahead() == [("orders@local", 0, 3)], "known here alone, not deleted"
 
 
@@ -130,7 +133,7 @@ def master_and_slave() -> tuple[ConsumerOffsets, ConsumerOffsets, AcceptedOffset
     master = ConsumerOffsets(small_store().tables.consumer_offsets, ManualClock())
     master.put("readers", "orders", 0, 40)
     slave, accepted = slave_of(small_store())
-    accepted.heard(master.table())
+    accepted.record_master(master.table())
     slave.follow(master.table())
     slave.put("readers", "orders", 0, 120)
     return master, slave, accepted
@@ -142,7 +145,7 @@ def test_accepted_offset_gives_way_to_a_reset_that_a_returning_master_executed()
         master, slave, accepted = master_and_slave()
         master.reset("readers", "orders", 0, offset)
         accepted.reconnected()
-        accepted.heard(master.table())
+        accepted.record_master(master.table())
         slave.follow(master.table())
         assert (slave.get("readers", "orders", 0), accepted.ahead()) == (offset, [])
 
@@ -152,7 +155,7 @@ def test_accepted_offset_gives_way_to_a_commit_at_the_master_that_goes_back() ->
     master, _, accepted = master_and_slave()
     master.put("readers", "orders", 0, 10)
     accepted.reconnected()
-    accepted.heard(master.table())
+    accepted.record_master(master.table())
     assert accepted.ahead() == []
 
 
@@ -164,18 +167,18 @@ def test_accepted_offset_does_not_survive_the_deletion_of_its_group_or_topic() -
         else:
             master.remove_group("readers")
         accepted.reconnected()
-        accepted.heard(master.table())
+        accepted.record_master(master.table())
         assert accepted.ahead() == []
 
 
 def test_accepted_offset_from_after_a_reset_is_handed_over() -> None:
     master, slave, accepted = master_and_slave()
     master.reset("readers", "orders", 0, 10)
-    accepted.heard(master.table())
+    accepted.record_master(master.table())
     slave.follow(master.table())
     slave.put("readers", "orders", 0, 15)
     accepted.reconnected()
-    accepted.heard(master.table())
+    accepted.record_master(master.table())
     assert accepted.ahead() == [(KEY, 0, 15)]
 
 
@@ -188,11 +191,11 @@ def test_reset_is_known_to_the_slave_and_to_the_master_after_restarts() -> None:
     again = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
     assert again.table() == master.table()
     offsets, accepted = slave_of(store := small_store())
-    accepted.heard(again.table())
+    accepted.record_master(again.table())
     offsets.put("readers", "orders", 0, 15)
     accepted.save()
     _, accepted = slave_of(store)
-    accepted.heard(again.table())
+    accepted.record_master(again.table())
     assert accepted.ahead() == [(KEY, 0, 15)], "this reset was known when the consumer committed"
 
 
@@ -203,7 +206,7 @@ def test_old_master_that_follows_keeps_commits_that_came_after_its_own_resets() 
     master.begin_following(accepted)
     told = decode_consumer_offsets(fastjson.encode(master.table()))
     master.put("readers", "orders", 0, 15)
-    accepted.heard(told)
+    accepted.record_master(told)
     assert accepted.ahead() == [(KEY, 0, 15)]
 
 

@@ -1,7 +1,7 @@
 """Answers that wait for the medium, and for others."""
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.broker.writing.acks import Acks
+from tianzhou.broker.writing.log_writer import Acks
 from tianzhou.replication.durability import Outcome
 
 DURABLE, LATE = Outcome.DURABLE, Outcome.FLUSH_DISK_TIMEOUT
@@ -25,7 +25,7 @@ def test_everything_up_to_the_durable_offset_is_answered_in_order() -> None:
     assert len(acks) == 1
 
 
-def test_who_waits_too_long_is_told_for_what() -> None:
+def test_acks_that_time_out_name_what_they_waited_for() -> None:
     acks, told = parked(100, 200, 300)
 
     def why(end: PhysicalOffset) -> Outcome:
@@ -39,7 +39,7 @@ def test_who_waits_too_long_is_told_for_what() -> None:
     assert told[-1] == (300, DURABLE)
 
 
-def test_a_broken_store_answers_everybody_once() -> None:
+def test_acks_of_a_broken_store_fail_every_request_once() -> None:
     acks, told = parked(100, 200)
     acks.fail_all(LATE)
     acks.fail_all(LATE)

@@ -23,7 +23,7 @@ def test_a_broker_is_drained_and_opened_again() -> None:
     assert broker.send("orders").code == 0
 
 
-def test_settings_are_taken_by_those_who_use_them() -> None:
+def test_settings_changed_reach_their_users() -> None:
     broker = SmallBroker()
     tool, code = Administrator(broker), RequestCode.UPDATE_BROKER_CONFIG
     text = b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\nclient_expiry_ms=2000"
@@ -51,7 +51,7 @@ def test_a_smaller_message_size_applies_to_the_next_send() -> None:
 
 def test_sql_filters_are_switched_off_and_on_for_known_expressions_too() -> None:
     broker = SmallBroker()
-    filters = broker.parts.pull._filters
+    filters = broker.parts.clients.filters
     assert filters.get("SQL92", "a > 1").expression is not None
     change(broker, b"enablePropertyFilter=false")
     with pytest.raises(RequestRejected, match="does not support"):
@@ -120,14 +120,14 @@ def test_shorter_retention_deletes_expired_files_and_leaves_waiting_messages() -
     assert log.min_offset > timed.physical_offset, "what was delivered holds nothing back"
 
 
-def test_the_version_of_the_settings_moves() -> None:
+def test_settings_version_grows_with_each_change() -> None:
     tool = Administrator(SmallBroker())
     before = tool.ask(RequestCode.GET_BROKER_CONFIG).ext["version"]
     tool.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6")
     assert tool.ask(RequestCode.GET_BROKER_CONFIG).ext["version"] != before
 
 
-def test_the_state_is_a_table_of_text() -> None:
+def test_runtime_state_is_a_table_of_strings() -> None:
     broker = SmallBroker()
     table = Administrator(broker).ask(RequestCode.GET_BROKER_RUNTIME_INFO).json["table"]
     assert all(isinstance(value, str) for value in table.values())
@@ -168,7 +168,7 @@ def test_statistics_that_are_not_kept(name: str, key: str) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_expired_files_go_when_somebody_says_so() -> None:
+def test_expired_files_are_deleted_on_request() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     for _ in range(3):
@@ -192,12 +192,12 @@ def test_tables_for_slaves() -> None:
 
 
 @pytest.mark.parametrize("code", list(REFUSED), ids=lambda code: code.name)
-def test_refusals_say_why(code: RequestCode) -> None:
+def test_rejected_requests_give_the_reason(code: RequestCode) -> None:
     answer = Administrator(SmallBroker()).ask(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == f"{code.name}: {REFUSED[code]}"
 
 
-def test_codes_that_nobody_knows() -> None:
+def test_unknown_request_codes_are_rejected() -> None:
     answer = Administrator(SmallBroker()).ask(99_999)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

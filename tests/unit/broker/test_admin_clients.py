@@ -48,7 +48,7 @@ def test_producers_of_one_group_and_of_all() -> None:
     assert row["lastUpdateTimestamp"] == broker.clock.now_ms()
 
 
-def test_what_a_consumer_does_is_asked_of_that_consumer() -> None:
+def test_consumer_status_is_requested_from_that_consumer() -> None:
     broker, first, second = with_consumers()
     tool, code = Administrator(broker), RequestCode.GET_CONSUMER_RUNNING_INFO
     assert tool.begin(code, consumerGroup="readers", clientId="two", jstackEnable="true") == []
@@ -62,7 +62,7 @@ def test_what_a_consumer_does_is_asked_of_that_consumer() -> None:
     assert (answer.code, answer.body, answer.ext) == (0, b'{"properties":{}}', {"extra": "1"})
 
 
-def test_a_silent_consumer_is_reported() -> None:
+def test_consumer_status_of_a_silent_consumer_is_an_error() -> None:
     broker, first, _ = with_consumers()
     tool = Administrator(broker)
     tool.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="readers", clientId="one")
@@ -74,7 +74,7 @@ def test_a_silent_consumer_is_reported() -> None:
     assert "one" in answer.remark
 
 
-def test_a_tool_that_left_gets_nothing() -> None:
+def test_consumer_status_for_a_disconnected_tool_is_dropped() -> None:
     broker, first, _ = with_consumers()
     tool = Administrator(broker)
     tool.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="readers", clientId="one")
@@ -85,7 +85,7 @@ def test_a_tool_that_left_gets_nothing() -> None:
     assert tool.taken() == []
 
 
-def test_only_members_of_the_named_group_are_asked() -> None:
+def test_consumer_status_is_requested_from_group_members_only() -> None:
     broker, first, _ = with_consumers()
     stranger = join(broker, "others", "orders", client_id="spy", port=3)
     tool = Administrator(broker)
@@ -96,7 +96,7 @@ def test_only_members_of_the_named_group_are_asked() -> None:
     assert first.take_told() == stranger.take_told() == []
 
 
-def test_a_message_is_consumed_directly() -> None:
+def test_consume_directly_delivers_the_message() -> None:
     broker, first, _ = with_consumers()
     broker.send("orders", b"again")
     (message,) = broker.messages("orders")
@@ -112,7 +112,7 @@ def test_a_message_is_consumed_directly() -> None:
     assert answer.json == {"consumeResult": "CR_SUCCESS"}
 
 
-def test_ids_of_other_brokers_and_no_ids_at_all_are_refused() -> None:
+def test_consume_directly_with_a_foreign_or_invalid_id_is_rejected() -> None:
     broker, first, _ = with_consumers()
     broker.send("orders")
     (message,) = broker.messages("orders")
@@ -123,7 +123,7 @@ def test_ids_of_other_brokers_and_no_ids_at_all_are_refused() -> None:
     assert first.take_told() == []
 
 
-def test_offsets_in_memory_are_asked_of_every_member() -> None:
+def test_offsets_in_memory_are_requested_from_every_member() -> None:
     broker, first, second = with_consumers()
     tool, code = Administrator(broker), RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     assert tool.begin(code, topic="orders", group="readers") == []
@@ -141,7 +141,7 @@ def test_offsets_in_memory_are_asked_of_every_member() -> None:
     assert answer.json["consumerTable"] == {"one": {fastjson.encode(queue).decode(): 7}}
 
 
-def test_offsets_in_memory_of_one_member_or_of_nobody() -> None:
+def test_offsets_in_memory_of_one_member_or_of_an_empty_group() -> None:
     broker, first, second = with_consumers()
     tool, code = Administrator(broker), RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     tool.begin(code, topic="orders", group="readers", clientAddr="two")

@@ -30,7 +30,7 @@ def test_a_group_is_made_and_changed_and_survives_a_restart() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 121, "é", "TOOLS_CONSUMER", "CID_RMQ_SYS_x"])
-def test_names_that_nobody_may_use(name: str) -> None:
+def test_create_group_with_a_reserved_name_is_rejected(name: str) -> None:
     broker = SmallBroker()
     assert make_group(broker, name).code == ResponseCode.INVALID_PARAMETER
     answer = Administrator(broker).ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=name)
@@ -40,13 +40,13 @@ def test_names_that_nobody_may_use(name: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"retryQueueNums": -1}, {"retryMaxTimes": 1 << 40}, {"attributes": {"+a": "b"}}]
 )
-def test_values_that_make_no_sense(wrong: dict[str, object]) -> None:
+def test_create_group_with_invalid_values_is_rejected(wrong: dict[str, object]) -> None:
     broker = SmallBroker()
     assert make_group(broker, "readers", **wrong).code == ResponseCode.INVALID_PARAMETER
     assert group_of(broker, "readers") is None
 
 
-def test_a_list_of_groups_is_made_whole_or_not_at_all() -> None:
+def test_create_groups_is_all_or_nothing() -> None:
     broker = SmallBroker()
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     bad = fastjson.encode({"groupConfigList": [{"groupName": "a"}, {"groupName": "b c"}]})
@@ -57,7 +57,7 @@ def test_a_list_of_groups_is_made_whole_or_not_at_all() -> None:
     assert group_of(broker, "b") is not None
 
 
-def test_there_is_a_limit() -> None:
+def test_create_group_beyond_the_limit_is_rejected() -> None:
     broker = SmallBroker(config=BrokerConfig(groups_max=16))
     codes = [make_group(broker, f"g{n}").code for n in range(16)]
     assert codes[0] == 0
@@ -109,7 +109,7 @@ def test_all_groups_are_shown_whole_or_in_pages() -> None:
     assert list(again.json["subscriptionGroupTable"]) == names[:1]
 
 
-def test_a_group_is_kept_from_a_topic_and_let_in_again() -> None:
+def test_group_is_forbidden_a_topic_and_allowed_again() -> None:
     broker = SmallBroker()
     make_group(broker, "readers")
     tool, code = Administrator(broker), RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN

@@ -65,7 +65,7 @@ def test_by_key_the_oldest_comes_first(broker: SmallBroker) -> None:
     assert bodies(broker, "key", word="nothing") == []
 
 
-def test_by_place_it_is_that_message_or_none(broker: SmallBroker) -> None:
+def test_search_by_offset_finds_that_message_or_nothing(broker: SmallBroker) -> None:
     assert bodies(broker, "place", queueId="1", offset="2") == [b"5"]
     assert bodies(broker, "place", queueId="1", offset="3") == []
     assert bodies(broker, "place", queueId="1", offset="-1") == []
@@ -92,11 +92,12 @@ def test_an_answer_has_a_limit_and_at_least_one_message(
     assert bodies(broker, "key", word="k1") == [b"4"]
 
 
-def test_what_can_not_be_is_said(broker: SmallBroker) -> None:
+def test_search_with_invalid_arguments_is_rejected(broker: SmallBroker) -> None:
     answer = look(broker, "guess")
     assert (answer.code, "id, key, time, newest, place" in answer.remark) == (
-        ResponseCode.INVALID_PARAMETER, True,
-    )  # fmt: skip
+        ResponseCode.INVALID_PARAMETER,
+        True,
+    )
     assert look(broker, "key", count=0, word="k1").code == ResponseCode.INVALID_PARAMETER
     answer = look(broker, "newest", topic="nowhere")
     assert (answer.code, "nowhere" in answer.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)

@@ -108,8 +108,10 @@ def test_corrections_are_the_least_of_the_others() -> None:
         offsets.put(group, "orders", 1, second)
     answer = Administrator(broker).ask(
         RequestCode.QUERY_CORRECTION_OFFSET,
-        filterGroups="skipped,mine", compareGroup="mine", topic="orders",
-    )  # fmt: skip
+        filterGroups="skipped,mine",
+        compareGroup="mine",
+        topic="orders",
+    )
     # In queue 0 the compared group is behind the others: nothing to correct.
     assert answer.json == {"correctionOffsets": {"0": NEVER, "1": 2}}
 

@@ -44,12 +44,12 @@ def test_a_stopped_group_is_moved(broker: SmallBroker) -> None:
     assert committed(broker) == {0: 1, 1: 0}
 
 
-def test_minus_one_is_the_end(broker: SmallBroker) -> None:
+def test_reset_to_minus_one_is_the_end(broker: SmallBroker) -> None:
     reset(broker, -1)
     assert committed(broker) == {0: 5, 1: 0}
 
 
-def test_without_force_nothing_is_skipped(broker: SmallBroker) -> None:
+def test_reset_without_force_skips_nothing(broker: SmallBroker) -> None:
     reset(broker, -1, force="false")
     assert committed(broker) == {0: 3, 1: 0}
     reset(broker, 0, force="false")
@@ -70,7 +70,7 @@ def test_unknown_names_are_refused(broker: SmallBroker) -> None:
     assert reset(broker, 0, group="x").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_every_living_member_is_told_in_its_own_form(broker: SmallBroker) -> None:
+def test_reset_notifies_every_live_member_in_its_own_format(broker: SmallBroker) -> None:
     java = join(broker, "readers", "orders", client_id="j", port=1)
     cpp = join(broker, "readers", "orders", client_id="c", port=2, language=Language.CPP)
     stranger = join(broker, "others", "orders", client_id="s", port=3)
@@ -91,8 +91,8 @@ def test_every_living_member_is_told_in_its_own_form(broker: SmallBroker) -> Non
     assert stranger.take_told() == []
 
 
-def test_one_that_left_is_not_told(broker: SmallBroker) -> None:
+def test_reset_does_not_notify_a_disconnected_member(broker: SmallBroker) -> None:
     peer: RecordingPeer = join(broker, "readers", "orders")
-    broker.parts.clients.gone(peer)
+    broker.parts.clients.remove_client(peer)
     reset(broker, 0)
     assert peer.take_told() == []

@@ -42,10 +42,23 @@ def test_a_producer_sees_the_change_at_once() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a b", "orders\n", "über", "x" * 128, "a/b", "..", "TBW102", "SCHEDULE_TOPIC_XXXX",
-     "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_mine", "DefaultCluster", "broker-a"],
-)  # fmt: skip
-def test_names_that_nobody_may_use(name: str) -> None:
+    [
+        "",
+        "a b",
+        "orders\n",
+        "über",
+        "x" * 128,
+        "a/b",
+        "..",
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "rmq_sys_mine",
+        "DefaultCluster",
+        "broker-a",
+    ],
+)
+def test_create_topic_with_a_reserved_name_is_rejected(name: str) -> None:
     broker = SmallBroker()
     before = dict(broker.parts.topics.all())
     assert make_topic(broker, name).code == ResponseCode.INVALID_PARAMETER
@@ -56,12 +69,17 @@ def test_names_that_nobody_may_use(name: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"readQueueNums": "-1"}, {"writeQueueNums": "1025"}, {"perm": "8"}, {"perm": "-1"},
-        {"topicFilterType": "NONE"}, {"attributes": "+queue.type=BatchCQ"},
-        {"attributes": "+colour=red"}, {"attributes": "+message.type=LETTER"},
+        {"readQueueNums": "-1"},
+        {"writeQueueNums": "1025"},
+        {"perm": "8"},
+        {"perm": "-1"},
+        {"topicFilterType": "NONE"},
+        {"attributes": "+queue.type=BatchCQ"},
+        {"attributes": "+colour=red"},
+        {"attributes": "+message.type=LETTER"},
     ],
-)  # fmt: skip
-def test_values_that_make_no_sense(wrong: dict[str, str]) -> None:
+)
+def test_create_topic_with_invalid_values_is_rejected(wrong: dict[str, str]) -> None:
     broker = SmallBroker()
     assert make_topic(broker, "orders", **wrong).code == ResponseCode.INVALID_PARAMETER
     assert broker.parts.topics.get("orders") is None
@@ -78,7 +96,7 @@ def test_attributes_are_set_and_taken_away() -> None:
     assert config_of(broker, "orders").attributes == {"message.type": "FIFO"}
 
 
-def test_a_list_of_topics_is_made_whole_or_not_at_all() -> None:
+def test_create_topics_is_all_or_nothing() -> None:
     broker = SmallBroker()
     good = TopicConfig(topic_name="a"), TopicConfig(topic_name="b", write_queue_nums=1)
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
@@ -90,14 +108,14 @@ def test_a_list_of_topics_is_made_whole_or_not_at_all() -> None:
     assert config_of(broker, "b").write_queue_nums == 1
 
 
-def test_there_is_a_limit() -> None:
+def test_create_topic_beyond_the_limit_is_rejected() -> None:
     broker = SmallBroker(config=BrokerConfig(topics_max=16))
     codes = [make_topic(broker, f"t{n}").code for n in range(16)]
     assert codes[0] == 0
     assert codes[-1] == ResponseCode.SYSTEM_BUSY
 
 
-def test_deleting_takes_settings_offsets_and_queues() -> None:
+def test_delete_topic_removes_settings_offsets_and_queues() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     broker.send("orders")
@@ -113,7 +131,7 @@ def test_deleting_takes_settings_offsets_and_queues() -> None:
     assert broker.bodies("orders") == [b"new"]
 
 
-def test_deleting_what_is_not_there_is_no_mistake() -> None:
+def test_delete_topic_that_does_not_exist_succeeds() -> None:
     assert delete(SmallBroker(), "nothing").code == 0
 
 
@@ -137,8 +155,10 @@ def test_all_topics_are_shown_whole_or_in_pages() -> None:
     while len(seen) < len(names):
         page = tool.ask(
             RequestCode.GET_ALL_TOPIC_CONFIG,
-            topicSeq=str(len(seen)), maxTopicNum="5", dataVersion=version,
-        )  # fmt: skip
+            topicSeq=str(len(seen)),
+            maxTopicNum="5",
+            dataVersion=version,
+        )
         assert page.ext["totalTopicNum"] == str(len(names))
         seen += page.json["topicConfigTable"]
     assert seen == names
@@ -148,8 +168,10 @@ def test_a_table_that_changed_is_paged_from_the_start() -> None:
     broker = SmallBroker()
     page = Administrator(broker).ask(
         RequestCode.GET_ALL_TOPIC_CONFIG,
-        topicSeq="3", maxTopicNum="1", dataVersion='{"counter":99,"timestamp":1}',
-    )  # fmt: skip
+        topicSeq="3",
+        maxTopicNum="1",
+        dataVersion='{"counter":99,"timestamp":1}',
+    )
     assert list(page.json["topicConfigTable"]) == [min(broker.parts.topics.all())]
 
 
@@ -159,8 +181,9 @@ def test_a_fresh_topic_lists_its_queues() -> None:
     code = RequestCode.GET_TOPIC_STATS_INFO
     empty = decode_topic_stats(Administrator(broker).ask(code, topic="orders").body)
     assert [(q.queue_id, row.max_offset) for q, row in empty.offset_table.items()] == [
-        (0, 0), (1, 0),
-    ]  # fmt: skip
+        (0, 0),
+        (1, 0),
+    ]
     broker.send("orders", queue_id=1)
     answer = Administrator(broker).ask(code, topic="orders")
     assert b'{"brokerName":"broker-a","queueId":1,"topic":"orders"}:{' in answer.body

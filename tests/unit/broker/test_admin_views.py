@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from administrator import Administrator, join, make_topic
 
-from tianzhou.broker.groups import admin_offsets, lags
+from tianzhou.broker.groups import lags, offsets
 from tianzhou.broker.observe import group_rows as group_rows_module
 from tianzhou.broker.observe import views as admin_views
 from tianzhou.broker.observe.views import TROUBLED_MAX
@@ -57,10 +57,17 @@ def commit(broker: SmallBroker, group: str, topic: str, offset: int, queue_id: i
 
 def pull(broker: SmallBroker, peer: RecordingPeer, topic: str, queue_id: int, offset: int) -> None:
     fields = PullMessageRequest(
-        consumer_group="billing", topic=topic, queue_id=queue_id, queue_offset=offset,
-        max_msg_nums=32, sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*",
+        consumer_group="billing",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription="*",
         sub_version=0,
-    )  # fmt: skip
+    )
     assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext(), peer=peer) is not None
 
 
@@ -78,7 +85,7 @@ def world() -> SmallBroker:
 # The broker
 
 
-def test_a_broker_tells_of_itself_and_of_what_goes_on() -> None:
+def test_broker_view_has_its_identity_and_activity() -> None:
     broker = world()
     look = look_at_broker(broker)
     assert (look.name, look.cluster) == ("broker-a", "DefaultCluster")
@@ -93,7 +100,7 @@ def test_a_broker_tells_of_itself_and_of_what_goes_on() -> None:
     assert look.put_longest_ms >= look.put_p99_ms >= 0
 
 
-def test_rates_and_their_history_are_those_of_the_last_while() -> None:
+def test_broker_view_has_recent_rates_and_their_history() -> None:
     broker = SmallBroker()
     for _ in range(30):
         broker.send("orders", b"x")
@@ -108,7 +115,7 @@ def test_rates_and_their_history_are_those_of_the_last_while() -> None:
 # Topics
 
 
-def test_topics_are_listed_with_what_is_in_them() -> None:
+def test_topics_view_lists_topics_with_their_contents() -> None:
     rows = topic_rows(world())
     orders = rows["orders"]
     assert (orders.count, orders.read_queues, orders.write_queues) == (6, 2, 2)
@@ -116,7 +123,7 @@ def test_topics_are_listed_with_what_is_in_them() -> None:
     assert rows["TBW102"].is_system
 
 
-def test_one_topic_tells_queues_producers_and_readers() -> None:
+def test_topic_view_lists_queues_producers_and_readers() -> None:
     broker, peer = world(), RecordingPeer("10.3.3.3", 777)
     broker.heartbeat(peer, "writer-1", producers=("shop",))
     broker.send("orders", b"x", peer=peer)
@@ -132,7 +139,7 @@ def test_one_topic_tells_queues_producers_and_readers() -> None:
     assert look.hours == (7,)
 
 
-def test_a_topic_that_is_not_there_is_refused() -> None:
+def test_topic_view_of_an_unknown_topic_is_rejected() -> None:
     answer = Administrator(SmallBroker()).ask(RequestCode.VIEW_TOPIC, topic="nowhere")
     assert (answer.code, "nowhere" in answer.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
 
@@ -140,7 +147,7 @@ def test_a_topic_that_is_not_there_is_refused() -> None:
 # Groups
 
 
-def test_a_group_without_members_only_has_a_lag() -> None:
+def test_groups_view_without_members_has_only_the_lag() -> None:
     broker = world()
     row = group_rows(broker)["billing"]
     assert (row.lag, row.members, row.topics) == (4, 0, ("orders",))
@@ -150,7 +157,7 @@ def test_a_group_without_members_only_has_a_lag() -> None:
     assert group_rows(broker)["TOOLS_CONSUMER"].is_system
 
 
-def test_queues_that_stand_still_are_marked() -> None:
+def test_group_view_marks_stuck_queues() -> None:
     broker = world()
     peer = join(broker, "billing", "orders")
     pull(broker, peer, "orders", 0, 2)
@@ -158,13 +165,13 @@ def test_queues_that_stand_still_are_marked() -> None:
     for _ in range(3):
         broker.run(seconds=60, step_ms=1000)
     row = group_rows(broker)["billing"]
-    # Nobody reads the second queue, and nobody has asked again for the first.
+    # No member reads the second queue, and none has pulled the first again.
     assert row.stuck == 2
     assert row.stuck_ms < broker.clock.now_ms() - 60_000
     look = look_at_group(broker, "billing")
     kinds = {(event.queue_id, event.kind) for event in look.events}
     assert kinds == {(0, "not_pulled"), (1, "unowned")}
-    assert all("billing" in event.said and event.mend for event in look.events)
+    assert all("billing" in event.said and event.remedy for event in look.events)
     assert [event.kind for event in look_at_broker(broker).events] == ["not_pulled", "unowned"]
     commit(broker, "billing", "orders", 3)
     commit(broker, "billing", "orders", 3, queue_id=1)
@@ -187,7 +194,7 @@ def test_queue_whose_reader_has_left_keeps_the_time_of_its_last_pull() -> None:
     assert second.pulled_ms == 0
 
 
-def test_one_group_tells_members_and_every_queue() -> None:
+def test_group_view_lists_members_and_every_queue() -> None:
     broker = world()
     peer = join(broker, "billing", "orders", client_id="worker-1")
     pull(broker, peer, "orders", 0, 2)
@@ -204,18 +211,18 @@ def test_one_group_tells_members_and_every_queue() -> None:
     assert look.row == group_rows(broker)["billing"]
 
 
-def test_a_reader_that_never_said_who_it_is_has_an_address() -> None:
+def test_group_view_shows_the_address_of_an_anonymous_reader() -> None:
     broker, peer = world(), RecordingPeer("10.4.4.4", 444)
     pull(broker, peer, "orders", 0, 2)
     assert look_at_group(broker, "billing").queues[0].owner == "10.4.4.4:444"
 
 
-def test_a_group_that_lost_its_members_is_told_from_one_that_never_had_any() -> None:
+def test_groups_view_separates_lost_members_from_no_members() -> None:
     broker = world()
     peer = join(broker, "billing", "orders")
     assert not group_rows(broker)["billing"].is_abandoned
     peer.close()
-    broker.parts.clients.gone(peer)
+    broker.parts.clients.remove_client(peer)
     row = group_rows(broker)["billing"]
     assert (row.members, row.is_abandoned) == (0, True)
     commit(broker, "archive", "orders", 1)
@@ -224,7 +231,7 @@ def test_a_group_that_lost_its_members_is_told_from_one_that_never_had_any() -> 
     assert not group_rows(broker)["billing"].is_abandoned
 
 
-def test_members_that_want_different_things_are_noticed() -> None:
+def test_group_view_marks_members_with_different_subscriptions() -> None:
     broker = world()
     join(broker, "billing", "orders", client_id="a", port=1)
     assert group_rows(broker)["billing"].is_consistent
@@ -232,13 +239,16 @@ def test_members_that_want_different_things_are_noticed() -> None:
     assert not group_rows(broker)["billing"].is_consistent
 
 
-def test_dead_letters_are_counted_beside_the_lag() -> None:
+def test_group_view_counts_dead_letters_beside_the_lag() -> None:
     broker = world()
     for message in broker.messages("orders")[:2]:
         ext = {
-            "offset": str(message.physical_offset), "group": "billing", "delayLevel": "-1",
-            "originMsgId": message.offset_id, "originTopic": "orders",
-        }  # fmt: skip
+            "offset": str(message.physical_offset),
+            "group": "billing",
+            "delayLevel": "-1",
+            "originMsgId": message.offset_id,
+            "originTopic": "orders",
+        }
         answer = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         assert answer is not None
         assert answer.code == 0
@@ -251,7 +261,7 @@ def test_dead_letters_are_counted_beside_the_lag() -> None:
     assert look_at_broker(broker).totals.dead == 2
 
 
-def test_a_group_that_is_not_there_is_refused() -> None:
+def test_group_view_of_an_unknown_group_is_rejected() -> None:
     answer = Administrator(SmallBroker()).ask(RequestCode.VIEW_GROUP, group="nobody")
     assert (answer.code, "nobody" in answer.remark) == (
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -259,7 +269,7 @@ def test_a_group_that_is_not_there_is_refused() -> None:
     )
 
 
-def test_look_at_group_with_a_limit_has_the_queues_with_the_largest_lag() -> None:
+def test_group_view_with_a_limit_has_the_queues_with_the_largest_lag() -> None:
     broker = world()
     make_topic(broker, "other", 3)
     for queue_id, count in enumerate((1, 5, 2)):
@@ -284,7 +294,7 @@ def test_look_at_group_with_a_limit_has_the_queues_with_the_largest_lag() -> Non
         assert ask(queuesMax=none).queues == ()
 
 
-def test_internal_groups_and_dead_letters_are_nobodys_lag() -> None:
+def test_groups_view_excludes_internal_groups_and_dead_letters() -> None:
     broker = world()
     dead = "%DLQ%billing"
     make_topic(broker, dead, 1)
@@ -298,7 +308,7 @@ def test_internal_groups_and_dead_letters_are_nobodys_lag() -> None:
     assert [reader.oldest_ms for reader in look_at_topic(broker, dead).readers] == [0]
 
 
-def test_troubled_groups_are_counted_and_the_worst_come_first() -> None:
+def test_groups_view_counts_troubled_groups_worst_first() -> None:
     broker = world()
     for number in range(TROUBLED_MAX + 20):
         commit(broker, f"idle-{number}", "orders", 3)
@@ -327,7 +337,7 @@ def test_troubled_groups_are_counted_and_the_worst_come_first() -> None:
 def test_request_about_many_queues_takes_many_rounds_of_the_loop(
     code: RequestCode, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (lags, group_rows_module, admin_views, admin_offsets):
+    for module in (lags, group_rows_module, admin_views, offsets):
         for name, count in (("ROWS_PER_STEP", 10), ("LOOKUPS_PER_STEP", 5)):
             monkeypatch.setattr(module, name, count, raising=hasattr(module, name))
     broker, rounds, peer = SmallBroker(), list[Callable[[], None]](), RecordingPeer()

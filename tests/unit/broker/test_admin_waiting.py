@@ -41,7 +41,7 @@ def resume(broker: SmallBroker, message_id: str) -> int:
 # Timers
 
 
-def test_timers_are_listed_by_their_moments() -> None:
+def test_scheduled_messages_are_listed_by_delivery_time() -> None:
     broker = SmallBroker()
     now_ms = broker.clock.now_ms()
     for hours in (5, 1, 4, 2, 3):
@@ -59,7 +59,7 @@ def test_timers_are_listed_by_their_moments() -> None:
     assert (first.msg_id, first.offset_msg_id) == (view.unique_id, view.offset_id)
 
 
-def test_what_was_recalled_is_not_listed() -> None:
+def test_scheduled_messages_that_were_recalled_are_not_listed() -> None:
     broker = SmallBroker()
     moment = str(broker.clock.now_ms() + HOUR_MS)
     for name in ("U1", "U2"):
@@ -93,7 +93,7 @@ def test_undecided_halves_are_listed() -> None:
     assert len(halves(broker, count=1).messages) == 1
 
 
-def test_a_producer_is_asked_again_at_once_and_not_more_often_afterwards() -> None:
+def test_half_check_on_request_is_immediate_and_keeps_the_schedule() -> None:
     broker = SmallBroker(config=BrokerConfig(transaction_check_ms=30_000))
     half, peer = send_half(broker), producer(broker)
     broker.run(seconds=7)
@@ -109,8 +109,8 @@ def test_a_producer_is_asked_again_at_once_and_not_more_often_afterwards() -> No
     assert len(checks(peer)) == 1
 
 
-def test_a_half_that_was_listed_first_is_checked_in_time() -> None:
-    """Whoever reads on in the queue first plans its checks."""
+def test_half_listed_before_its_first_check_is_checked_in_time() -> None:
+    """The first reader of the half queue schedules its checks."""
     broker = SmallBroker()
     send_half(broker)
     assert halves(broker).total == 1
@@ -119,7 +119,7 @@ def test_a_half_that_was_listed_first_is_checked_in_time() -> None:
     assert len(checks(peer)) == 1
 
 
-def test_without_a_producer_it_waits_for_one_and_is_asked_once() -> None:
+def test_half_check_without_a_producer_waits_and_runs_once() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     broker.run(seconds=7)
@@ -157,7 +157,7 @@ def test_parked_transactions_are_listed_counted_and_alarmed(restarts: str) -> No
         broker.restart() if restarts == "stop" else broker.kill()
         broker.tick()
     listed = parked(broker)
-    assert listed.total == broker.parts.metric_sources.counts["parked_transactions"]() == 2
+    assert listed.total == broker.metric("parked_transactions") == 2
     views = broker.messages(names.CHECKED_OUT_TOPIC)
     assert [row.msg_id for row in listed.messages] == [view.unique_id for view in views]
     row = listed.messages[0]
@@ -246,7 +246,7 @@ def test_parked_transactions_expire_with_the_log() -> None:
     assert "transactions_parked" not in alarms(broker)
 
 
-def test_what_is_no_half_or_decided_is_refused() -> None:
+def test_half_check_of_another_or_decided_message_is_rejected() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     broker.tick()
@@ -258,7 +258,7 @@ def test_what_is_no_half_or_decided_is_refused() -> None:
     assert resume(broker, "nonsense") == ResponseCode.INVALID_PARAMETER
 
 
-def test_a_list_of_nothing_is_refused() -> None:
+def test_waiting_list_with_an_invalid_count_is_rejected() -> None:
     tool = Administrator(SmallBroker())
     for code in (
         RequestCode.LIST_TIMERS,

@@ -27,7 +27,7 @@ def test_a_new_topic_is_made_after_its_template() -> None:
     assert (topic.write_queue_nums, topic.perm) == (4, 6)
 
 
-def test_a_topic_that_may_not_be_made_is_named() -> None:
+def test_admission_without_auto_create_names_the_topic() -> None:
     broker = SmallBroker(config=BrokerConfig(auto_create_topics=False))
     answer = broker.send("fresh")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -40,11 +40,11 @@ def test_names_are_checked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(names.NOT_FOR_PRODUCERS), "rmq_sys_raft_metadata"])
-def test_topics_of_our_own_take_nothing_from_producers(name: str) -> None:
+def test_admission_rejects_sends_to_internal_topics(name: str) -> None:
     assert SmallBroker().send(name).code == ResponseCode.NO_PERMISSION
 
 
-def test_a_queue_that_is_not_there_is_refused_and_a_negative_one_chosen() -> None:
+def test_admission_rejects_an_unknown_queue_and_chooses_for_a_negative_one() -> None:
     broker = SmallBroker()
     broker.send("orders")
     assert broker.send("orders", queue_id=4).code == ResponseCode.INVALID_PARAMETER
@@ -96,7 +96,9 @@ def test_a_dead_letter_that_was_timed_once_is_not_timed_again() -> None:
     assert broker.bodies("%DLQ%g") == [b"dead"]
 
 
-def test_what_must_be_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admission_beyond_the_limit_of_timers_or_halves_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(timer, "TIMERS_MAX", 2)
     monkeypatch.setattr(half_queue, "HALVES_MAX", 2)
     broker = SmallBroker()
@@ -109,12 +111,12 @@ def test_what_must_be_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert broker.send("orders").code == 0
 
 
-def test_a_retry_for_nobody_is_refused() -> None:
+def test_admission_rejects_a_retry_of_an_unknown_group() -> None:
     answer = SmallBroker().send("%RETRY%nobody", reconsume_times=1)
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_a_retried_transactional_message_is_no_half_any_more() -> None:
+def test_admission_retry_of_a_transactional_message_is_not_a_half() -> None:
     broker = SmallBroker()
     with_group(broker)
     broker.send("%RETRY%g", b"x", {"TRAN_MSG": "true", "DELAY": "1"}, reconsume_times=1)
@@ -138,9 +140,7 @@ def test_send_of_a_retry_with_the_flag_of_a_half_is_delivered(times: int) -> Non
     broker = SmallBroker()
     with_group(broker)
     named = {"TRAN_MSG": "true", "PGROUP": "p"}
-    assert broker.send(
-        "%RETRY%g", named=named, sys_flag=4, reconsume_times=times
-    ).code == 0  # fmt: skip
+    assert broker.send("%RETRY%g", named=named, sys_flag=4, reconsume_times=times).code == 0
     (message,) = broker.messages("%RETRY%g" if times == 1 else "%DLQ%g")
     assert message.sys_flag & 0xC == 0
 

@@ -20,8 +20,11 @@ def stocked() -> SmallBroker:
 
 def commit(broker: SmallBroker, offset: int) -> Header:
     ext = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset),
-    }  # fmt: skip
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "commitOffset": str(offset),
+    }
     answer = broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
     assert answer is not None
     return answer
@@ -33,10 +36,18 @@ def committed(broker: SmallBroker) -> int | None:
 
 def pull(broker: SmallBroker, offset: int) -> Header:
     fields = PullMessageRequest(
-        consumer_group=GROUP, topic=TOPIC, queue_id=0, queue_offset=0, max_msg_nums=32,
-        sys_flag=SUBSCRIPTION | COMMIT, commit_offset=offset, suspend_timeout_ms=0,
-        subscription="*", sub_version=0, expression_type="TAG",
-    )  # fmt: skip
+        consumer_group=GROUP,
+        topic=TOPIC,
+        queue_id=0,
+        queue_offset=0,
+        max_msg_nums=32,
+        sys_flag=SUBSCRIPTION | COMMIT,
+        commit_offset=offset,
+        suspend_timeout_ms=0,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
     answer = broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext())
     assert answer is not None
     return answer

@@ -13,7 +13,7 @@ def made(disk: SimDisk | None = None) -> ConsumerOffsets:
     return ConsumerOffsets(Tables(disk or SimDisk(), "config").consumer_offsets, ManualClock())
 
 
-def test_the_last_value_counts_even_a_lower_one() -> None:
+def test_consumer_offsets_last_value_wins_even_if_lower() -> None:
     offsets = made()
     offsets.put("g", "t", 0, 9)
     offsets.put("g", "t", 0, 4)
@@ -33,7 +33,7 @@ def test_load_with_a_negative_offset_serves_zero_and_warns(
     assert warned == [("offset.negative", -7), ("offset.negative", -(2**63))]
 
 
-def test_saving_writes_only_changes() -> None:
+def test_consumer_offsets_save_writes_only_changes() -> None:
     disk = SimDisk()
     offsets = made(disk)
     offsets.save()
@@ -47,7 +47,7 @@ def test_saving_writes_only_changes() -> None:
     assert offsets.table().data_version.counter == 1
 
 
-def test_names_are_not_mixed_up() -> None:
+def test_consumer_offsets_keep_names_apart() -> None:
     offsets = made()
     for group, topic in (("g", "t"), ("gg", "t"), ("g", "tt")):
         offsets.put(group, topic, 0, 1)
@@ -60,7 +60,7 @@ def test_names_are_not_mixed_up() -> None:
     assert offsets.table().offset_table == {}
 
 
-def test_a_clone_is_a_copy() -> None:
+def test_consumer_offsets_clone_is_independent() -> None:
     offsets = made()
     offsets.put("g", "t", 3, 7)
     offsets.clone("g", "h", "t")
@@ -68,13 +68,13 @@ def test_a_clone_is_a_copy() -> None:
     assert offsets.of("h", "t") == {3: 7}
 
 
-def test_it_remembers_when_a_group_moved() -> None:
+def test_consumer_offsets_remember_when_a_group_advanced() -> None:
     clock = ManualClock()
     offsets = ConsumerOffsets(Tables(SimDisk(), "config").consumer_offsets, clock)
     offsets.put("g", "t", 0, 9)
     moved_ms = clock.now_ms()
     clock.advance(ms=500)
-    offsets.put("g", "t", 0, 9)  # the same again is no move
+    offsets.put("g", "t", 0, 9)  # the same offset again does not count as progress
     assert offsets.moved_ms("g", "t") == {0: moved_ms}
     offsets.put("g", "t", 0, 4)
     assert offsets.moved_ms("g", "t") == {0: moved_ms + 500}

@@ -8,6 +8,7 @@ from transactional import COMMIT, decide, send_half
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker import names
 from tianzhou.broker.replica.expiry_floor import Progress
+from tianzhou.broker.replica.master_slave import MasterSlave
 from tianzhou.broker.scheduled.timer import TIMER_QUEUE
 from tianzhou.record.message import MessageView
 from tianzhou.testing.small_broker import STORE, SmallBroker
@@ -38,9 +39,11 @@ KINDS = {"timed": timed, "delayed": delayed, "half": send_half}
 def filled(send: Callable[[SmallBroker], MessageView]) -> tuple[SmallBroker, MessageView]:
     """A message waits in the middle of the log, all of which is expired but its last file."""
     config = replace(
-        STORE, commit_log_file_bytes=256 * 1024, retention_hours=72,
+        STORE,
+        commit_log_file_bytes=256 * 1024,
+        retention_hours=72,
         delay_levels_ms=(1000, 40 * HOUR_S * 1000),
-    )  # fmt: skip
+    )
     broker = SmallBroker(store_config=config)
     fill(broker, 2)
     waiting = send(broker)
@@ -51,10 +54,21 @@ def filled(send: Callable[[SmallBroker], MessageView]) -> tuple[SmallBroker, Mes
     return broker, waiting
 
 
-def follow(broker: SmallBroker) -> None:
+class Replica(MasterSlave):
+    """A slave whose progress the test sets."""
+
+    known: Progress | None = None
+
+    def kept_progress(self) -> Progress | None:
+        return self.known
+
+
+def follow(broker: SmallBroker, known: Progress | None = None) -> None:
     """Be a slave with this log: a start, after which no service of a master begins."""
     broker.stop()
-    broker.open_as_slave()
+    broker.open_as_slave(Replica)
+    assert isinstance(broker.mode, Replica)
+    broker.mode.known = known
 
 
 def clean(broker: SmallBroker) -> int:
@@ -79,25 +93,21 @@ def test_slave_keeps_what_a_promotion_needs() -> None:
 def test_slave_that_was_never_told_of_progress_keeps_every_waiting_message() -> None:
     for kind in KINDS.values():
         broker, waiting = filled(kind)
-        follow(broker)
-        broker.parts.floor.followed = lambda: Progress(timers=0, halves=0, delays={})
+        follow(broker, Progress(timers=0, halves=0, delays={}))
         assert 0 < clean(broker) <= waiting.physical_offset
 
 
 def test_slave_of_a_master_that_does_not_tell_of_timers_expires_them() -> None:
     broker, waiting = filled(timed)
-    follow(broker)
-    broker.parts.floor.followed = lambda: Progress(timers=None, halves=0, delays={})
+    follow(broker, Progress(timers=None, halves=0, delays={}))
     assert clean(broker) > waiting.physical_offset
 
 
 def test_slave_expires_messages_that_the_master_is_done_with() -> None:
     for kind in KINDS.values():
         broker, waiting = filled(kind)
-        follow(broker)
         end = int(broker.store.max_offset(queue_key(waiting.topic, waiting.queue_id)))
-        done = Progress(timers=end, halves=end, delays={2: end})
-        broker.parts.floor.followed = lambda done=done: done
+        follow(broker, Progress(timers=end, halves=end, delays={2: end}))
         assert clean(broker) > waiting.physical_offset
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from tianzhou.broker.rejections import REFUSED
-from tianzhou.broker.replica.gate import MASTER_ONLY, OnCommitted
-from tianzhou.broker.replica.role_change import end_as_master
+from tianzhou.broker.replica.gate import MASTER_ONLY
+from tianzhou.broker.replica.mode import OnCommitted
+from tianzhou.broker.replica.standalone import Standalone
 from tianzhou.broker.role import MASTER_ADDRESS, Role
 from tianzhou.broker.router import FAST_PATH
 from tianzhou.record.ids import decode_offset_id
@@ -30,9 +31,30 @@ CHANGING = sorted(
 )
 
 
+class HeldCommits(Standalone):
+    """A mode in which changes of tables are committed later, once a test switches that on."""
+
+    waiting: list[OnCommitted] | None = None
+
+    def commit(self, then: OnCommitted) -> bool:
+        if self.waiting is not None:
+            self.waiting.append(then)
+        return self.waiting is not None
+
+
+def hold_commits(broker: SmallBroker) -> list[OnCommitted]:
+    assert isinstance(broker.mode, HeldCommits)
+    waiting = broker.mode.waiting = []
+    return waiting
+
+
+def small_broker() -> SmallBroker:
+    return SmallBroker(mode=lambda config, store, _: HeldCommits(config.name, store))
+
+
 @pytest.fixture
 def broker() -> SmallBroker:
-    return SmallBroker()
+    return small_broker()
 
 
 @pytest.fixture
@@ -69,14 +91,18 @@ def heartbeat(*groups: str) -> bytes:
 
 def commit(group: str, offset: int) -> dict[str, str]:
     return {
-        "consumerGroup": group, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset),
-    }  # fmt: skip
+        "consumerGroup": group,
+        "topic": TOPIC,
+        "queueId": "0",
+        "commitOffset": str(offset),
+    }
 
 
 def demote(broker: SmallBroker) -> None:
-    end_as_master(broker.parts, broker.store)
+    broker.store.stop_writing()
+    broker.parts.writer.give_up()
     broker.role_state.take(Role.SLAVE, 1, 1)
-    broker.role_state.master_address = MASTER
+    broker.role_state.set_master(MASTER)
 
 
 def ask(broker: SmallBroker, code: RequestCode, example: Example) -> Header:
@@ -91,9 +117,12 @@ def ask(broker: SmallBroker, code: RequestCode, example: Example) -> Header:
 def state(broker: SmallBroker) -> tuple[object, ...]:
     parts = broker.parts
     return (
-        len(broker.disk.calls), broker.store.log.end, fastjson.encode(parts.topics.table()),
-        fastjson.encode(parts.groups.table()), fastjson.encode(parts.offsets.table()),
-    )  # fmt: skip
+        len(broker.disk.calls),
+        broker.store.log.end,
+        fastjson.encode(parts.topics.table()),
+        fastjson.encode(parts.groups.table()),
+        fastjson.encode(parts.offsets.table()),
+    )
 
 
 def test_every_request_a_broker_serves_has_an_effect(broker: SmallBroker) -> None:
@@ -113,13 +142,14 @@ def test_master_executes_every_example(broker: SmallBroker, known: Known) -> Non
         before = state(broker)
         answer = ask(broker, code, example(known))
         is_reply = code in (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
-        # A reply to a requester that left is stored, and its sender hears that nobody got it.
+        # A reply to a requester that left is stored, and its sender gets an error.
         expected = ResponseCode.SYSTEM_ERROR if is_reply else ResponseCode.SUCCESS
         assert answer.code == expected, (code.name, answer.remark)
         in_memory = BROKER_EFFECTS[code] is Effect.LOCKS
         nothing_due = code in (
-            RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.RESUME_CHECK_HALF_MESSAGE
-        )  # fmt: skip
+            RequestCode.CLEAN_UNUSED_TOPIC,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        )
         assert in_memory or nothing_due or state(broker) != before, code.name
 
 
@@ -180,13 +210,16 @@ def test_request_that_is_said_to_change_nothing_shared_changes_nothing(
 @pytest.mark.parametrize(
     "code",
     [
-        RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_TOPIC_IN_BROKER,
     ],
     ids=lambda code: code.name,
-)  # fmt: skip
+)
 def test_request_that_changes_something_would_be_noticed(
     broker: SmallBroker, known: Known, code: RequestCode
 ) -> None:
@@ -199,7 +232,7 @@ def test_replica_names_no_address_when_it_knows_no_master(
     broker: SmallBroker, known: Known
 ) -> None:
     demote(broker)
-    broker.role_state.master_address = ""
+    broker.role_state.set_master("")
     code = RequestCode.DELETE_TOPIC_IN_BROKER
     answer = ask(broker, code, EXAMPLES[code](known))
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -217,10 +250,18 @@ def test_replica_creates_no_group_or_topic_for_clients(broker: SmallBroker) -> N
     assert answer.code == 0
     assert "fresh" in broker.parts.clients.sessions.consumers, "its consumer is served all the same"
     pull = {
-        "consumerGroup": "fresher", "topic": TOPIC, "queueId": "0", "queueOffset": "0",
-        "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
+        "consumerGroup": "fresher",
+        "topic": TOPIC,
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "1",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
     found = broker.ask(RequestCode.PULL_MESSAGE, pull)
     assert found is not None
     assert found.code == 0
@@ -242,8 +283,7 @@ def test_replica_accepts_the_offset_of_an_unknown_group(broker: SmallBroker) -> 
 def test_table_change_in_a_raft_group_is_answered_when_it_is_committed(
     broker: SmallBroker, known: Known
 ) -> None:
-    waiting: list[OnCommitted] = []
-    broker.parts.gate.commit = waiting.append
+    waiting = hold_commits(broker)
     peer = RecordingPeer()
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
     example = EXAMPLES[code](known)
@@ -258,8 +298,12 @@ def test_table_change_in_a_raft_group_is_answered_when_it_is_committed(
 def test_table_change_that_may_not_be_committed_is_not_answered_with_success(
     broker: SmallBroker, known: Known, outcome: Outcome
 ) -> None:
-    broker.parts.gate.commit = lambda committed: committed(outcome)
-    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-    answer = ask(broker, code, EXAMPLES[code](known))
+    waiting = hold_commits(broker)
+    code, peer = RequestCode.DELETE_SUBSCRIPTIONGROUP, RecordingPeer()
+    example = EXAMPLES[code](known)
+    assert broker.ask(code, example.ext, example.body, peer=peer) is None
+    (committed,) = waiting
+    committed(outcome)
+    (answer,) = peer.answers()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "unknown" in (answer.remark or "")

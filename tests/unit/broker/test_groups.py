@@ -17,11 +17,11 @@ def made(disk: SimDisk | None = None, config: BrokerConfig | None = None) -> Gro
     return Groups(tables.groups, config or BrokerConfig(), ManualClock())
 
 
-def test_system_groups_are_there() -> None:
+def test_groups_include_the_system_groups() -> None:
     assert made().get("TOOLS_CONSUMER") is not None
 
 
-def test_groups_are_made_on_demand_if_that_is_allowed() -> None:
+def test_groups_auto_create_follows_its_setting() -> None:
     disk = SimDisk()
     assert made(disk).obtain("readers") == SubscriptionGroupConfig(group_name="readers")
     strict = made(disk, BrokerConfig(auto_create_groups=False))
@@ -34,7 +34,7 @@ def test_groups_are_made_on_demand_if_that_is_allowed() -> None:
     assert not strict.remove("others")
 
 
-def test_there_is_a_limit_and_names_are_checked() -> None:
+def test_groups_are_limited_and_names_validated() -> None:
     groups = made(config=BrokerConfig(groups_max=16))
     for number in range(16 - len(groups.all())):
         groups.obtain(f"g{number}")
@@ -44,7 +44,7 @@ def test_there_is_a_limit_and_names_are_checked() -> None:
         groups.obtain("a b")
 
 
-def test_what_is_forbidden_is_saved_and_goes_with_the_group() -> None:
+def test_groups_forbidden_topics_are_saved_and_deleted_with_the_group() -> None:
     disk = SimDisk()
     groups = made(disk)
     groups.obtain("readers")
@@ -56,7 +56,7 @@ def test_what_is_forbidden_is_saved_and_goes_with_the_group() -> None:
     assert made(disk).may_read("readers", "orders")
 
 
-def test_bits_of_others_in_the_forbidden_table_stay() -> None:
+def test_groups_forbidden_table_keeps_unknown_bits() -> None:
     disk = SimDisk()
     table = SubscriptionGroupTable(forbidden_table={"g": {"t": 1}})
     Tables(disk, "config").groups.save(table)

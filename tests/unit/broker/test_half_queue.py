@@ -98,7 +98,7 @@ def test_an_old_half_is_copied_so_that_progress_goes_on() -> None:
     broker, _ = with_copy()
     assert ops(broker)[-1] == b"0"
     broker.run(seconds=11)
-    # The OP progress is known for moments five seconds apart.
+    # The OP progress is known for times five seconds apart.
     assert progress(broker) == (31, 11)
     assert len(broker.messages(names.HALF_TOPIC)) == 32, "it was copied again and again"
 
@@ -235,16 +235,16 @@ def test_half_queue_copy_that_can_not_be_read_ends_its_transaction(
 def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transaction_checks, "LOOKS_MAX", 4)
+    monkeypatch.setattr(transaction_checks, "CHECKED_MAX", 4)
     broker = SmallBroker()
     for _ in range(10):
         send_half(broker)
     broker.run(seconds=20)
     service = broker.parts.checks
-    assert [len(waiting) for waiting in service._waiting.values()] == [10]
+    assert [len(waiting) for waiting in service._plan.waiting.values()] == [10]
     peer = producer(broker)
     broker.tick()
-    assert [len(waiting) for waiting in service._waiting.values()] == [6]
+    assert [len(waiting) for waiting in service._plan.waiting.values()] == [6]
     broker.run(seconds=1)
     assert len(checks(peer)) == 10
 
@@ -252,7 +252,7 @@ def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
 def test_half_messages_that_are_due_together_are_looked_at_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transaction_checks, "LOOKS_MAX", 4)
+    monkeypatch.setattr(transaction_checks, "CHECKED_MAX", 4)
     broker = SmallBroker()
     for _ in range(10):
         send_half(broker)
@@ -261,4 +261,4 @@ def test_half_messages_that_are_due_together_are_looked_at_in_slices(
     broker.clock.advance(ms=7_000)
     for looked_at, is_more in ((4, True), (8, True), (10, False)):
         assert service.tick() is is_more
-        assert [len(waiting) for waiting in service._waiting.values()] == [looked_at]
+        assert [len(waiting) for waiting in service._plan.waiting.values()] == [looked_at]

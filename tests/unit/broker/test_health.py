@@ -22,13 +22,13 @@ def read(answer: tuple[int, bytes]) -> tuple[int, Any]:
     return answer[0], json.loads(answer[1])
 
 
-def test_all_is_well() -> None:
+def test_health_of_a_sound_broker_is_ready() -> None:
     found = health(SmallBroker(), missing=[])
     assert read(found.live()) == (200, {"status": "alive", "reasons": []})
     assert read(found.ready()) == (200, {"status": "ready", "reasons": []})
 
 
-def test_what_a_start_lost_is_said_and_does_not_make_a_broker_unready() -> None:
+def test_health_with_losses_at_start_reports_them_and_stays_ready() -> None:
     broker = SmallBroker()
     lost = Incident(kind=LOG_DAMAGED, text="the log is damaged from 5 to 9", found_ms=1)
     broker.store.incidents.report([lost])
@@ -41,7 +41,7 @@ def test_what_a_start_lost_is_said_and_does_not_make_a_broker_unready() -> None:
     assert "tianzhou broker acknowledge broker-a" in said["alarms"][0]
 
 
-def test_one_nameserver_is_enough_to_be_found() -> None:
+def test_health_with_one_reachable_nameserver_is_ready() -> None:
     broker = SmallBroker()
     assert health(broker, missing=NAMES[:1]).ready()[0] == 200
     code, said = read(health(broker, missing=NAMES).ready())
@@ -51,7 +51,7 @@ def test_one_nameserver_is_enough_to_be_found() -> None:
     assert "tianzhou doctor" in said["reasons"][0]
 
 
-def test_a_drained_broker_is_not_ready_and_lives() -> None:
+def test_health_of_a_drained_broker_is_alive_but_not_ready() -> None:
     broker = SmallBroker()
     broker.parts.permission.set(4)
     found = health(broker, missing=[])
@@ -60,7 +60,7 @@ def test_a_drained_broker_is_not_ready_and_lives() -> None:
     assert reason.endswith("tianzhou broker drain broker-a --undo")
 
 
-def test_a_broken_store_needs_a_restart() -> None:
+def test_health_of_a_broken_store_is_not_alive() -> None:
     broker = SmallBroker()
 
     def broken(*_: object) -> None:
@@ -77,10 +77,10 @@ def test_a_broken_store_needs_a_restart() -> None:
         assert "tianzhou store verify" in said["reasons"][0]
 
 
-def test_a_full_disk_says_so() -> None:
+def test_health_of_a_full_disk_names_it() -> None:
     broker = SmallBroker()
     broker.disk.capacity = 1
     broker.store.clean()
     code, said = read(health(broker, missing=[]).ready())
     assert code == 503
-    assert "writes are refused" in said["reasons"][0]
+    assert "writes are rejected" in said["reasons"][0]

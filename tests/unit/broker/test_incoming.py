@@ -71,7 +71,7 @@ def test_levels_are_plain_numbers(text: bytes, level: int) -> None:
     ],
 )
 def test_the_moment_of_a_timed_message(text: bytes, moment: int | None) -> None:
-    assert incoming.timer_moment(PLAIN._replace(properties=text), 1_000) == moment
+    assert incoming.delivery_time(PLAIN._replace(properties=text), 1_000) == moment
 
 
 def test_properties_are_set_once() -> None:

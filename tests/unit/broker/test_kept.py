@@ -1,7 +1,7 @@
 """Answers that are kept for as long as they deserve."""
 
 from tianzhou.base.steps import Steps, finish
-from tianzhou.broker.observe.poll_cache import SHARE, PollCache
+from tianzhou.broker.observe.views import SHARE, PollCache
 from tianzhou.testing.sim.clock import ManualClock
 
 
@@ -17,7 +17,7 @@ def made(clock: ManualClock, took_ms: int) -> PollCache[int]:
     return PollCache(make, clock.monotonic_s)
 
 
-def test_what_took_long_is_kept_long() -> None:
+def test_poll_cache_keeps_expensive_results_longer() -> None:
     clock = ManualClock()
     kept = made(clock, took_ms=5)
     assert [finish(kept.get()), finish(kept.get())] == [0, 0]
@@ -27,12 +27,12 @@ def test_what_took_long_is_kept_long() -> None:
     assert finish(kept.get()) == 1
 
 
-def test_what_took_no_time_is_made_anew() -> None:
+def test_poll_cache_rebuilds_cheap_results() -> None:
     kept = made(ManualClock(), took_ms=0)
     assert [finish(kept.get()), finish(kept.get())] == [0, 1]
 
 
-def test_kept_answer_whose_maker_paused_is_not_kept_longer_for_the_pause() -> None:
+def test_poll_cache_ignores_pauses_of_the_builder() -> None:
     clock = ManualClock()
     kept = made(clock, took_ms=5)
     for _ in kept.get():

@@ -11,7 +11,9 @@ TOPIC, GROUP = "orders", "billing"
 
 
 def lags_of(broker: SmallBroker) -> Lags:
-    return broker.parts.metric_sources.lags
+    return Lags(
+        broker.store, broker.parts.topics, broker.parts.offsets, broker.parts.clients.sessions
+    )
 
 
 def rows(broker: SmallBroker) -> dict[tuple[str, str, int], int]:
@@ -38,7 +40,7 @@ def test_lag_of_every_queue_of_a_topic_that_a_group_has_begun() -> None:
     assert rows(broker) == {(GROUP, TOPIC, 0): 2, (GROUP, TOPIC, 1): 1}
 
 
-def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
+def test_lag_age_is_that_of_the_oldest_waiting_message() -> None:
     broker = filled()
     lags = lags_of(broker)
     every = sorted(lags.all(), key=lambda lag: lag.queue)
@@ -51,27 +53,27 @@ def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
     assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [0, 10_000]
 
 
-def test_what_has_expired_waits_no_longer() -> None:
+def test_lag_excludes_expired_messages() -> None:
     broker = filled()
     broker.store.queues.of_topic(TOPIC)[0].min_offset = QueueOffset(2)
     assert rows(broker)[GROUP, TOPIC, 0] == 1
 
 
-def test_a_living_group_that_gave_up_a_topic_is_not_behind_in_it() -> None:
+def test_lag_excludes_topics_that_a_live_group_left() -> None:
     broker = filled()
     make_topic(broker, "audits", 1)
     join(broker, GROUP, "audits")
     assert rows(broker) == {}
 
 
-def test_topics_that_are_gone_and_groups_of_the_brokers_own_are_left_out() -> None:
+def test_lag_excludes_deleted_topics_and_internal_groups() -> None:
     broker = filled()
     broker.parts.offsets.put(GROUP, "gone", 0, 0)
     broker.parts.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
     assert rows(broker).keys() == {(GROUP, TOPIC, 0), (GROUP, TOPIC, 1)}
 
 
-def test_the_largest_are_shown() -> None:
+def test_lag_lists_the_largest() -> None:
     lags = lags_of(filled())
     every = list(lags.all())
     assert lags.largest(every, 2) == every

@@ -6,7 +6,7 @@ from tianzhou.wire.queues import MessageQueue
 QUEUES = [MessageQueue(topic="t", broker_name="b", queue_id=number) for number in range(3)]
 
 
-def test_the_first_gets_it_and_others_wait_for_the_lease() -> None:
+def test_queue_lock_is_exclusive_until_the_lease_ends() -> None:
     locks = Locks(60_000)
     assert locks.lock("g", "a", QUEUES, 0) == QUEUES
     assert locks.lock("g", "b", QUEUES, 59_999) == []
@@ -14,26 +14,26 @@ def test_the_first_gets_it_and_others_wait_for_the_lease() -> None:
     assert locks.lock("g", "a", QUEUES, 60_002) == []
 
 
-def test_renewing_moves_the_lease() -> None:
+def test_queue_lock_renewal_extends_the_lease() -> None:
     locks = Locks(60_000)
     locks.lock("g", "a", QUEUES[:1], 0)
     assert locks.lock("g", "a", QUEUES[:1], 50_000) == QUEUES[:1]
     assert locks.lock("g", "b", QUEUES[:1], 100_000) == []
 
 
-def test_queues_are_locked_one_by_one() -> None:
+def test_queue_locks_are_independent_per_queue() -> None:
     locks = Locks(60_000)
     locks.lock("g", "a", QUEUES[:1], 0)
     assert locks.lock("g", "b", QUEUES, 1) == QUEUES[1:]
 
 
-def test_groups_do_not_meet() -> None:
+def test_queue_locks_are_independent_per_group() -> None:
     locks = Locks(60_000)
     locks.lock("g", "a", QUEUES, 0)
     assert locks.lock("h", "b", QUEUES, 0) == QUEUES
 
 
-def test_only_the_owner_unlocks() -> None:
+def test_queue_lock_is_released_by_its_owner_only() -> None:
     locks = Locks(60_000)
     locks.lock("g", "a", QUEUES, 0)
     locks.unlock("g", "b", QUEUES)
@@ -43,7 +43,7 @@ def test_only_the_owner_unlocks() -> None:
     locks.unlock("unknown", "a", QUEUES)
 
 
-def test_who_leaves_gives_everything_back() -> None:
+def test_queue_locks_of_a_leaving_client_are_released() -> None:
     locks = Locks(60_000)
     locks.lock("g", "a", QUEUES, 0)
     assert locks.is_locked("g", 1)
@@ -52,7 +52,7 @@ def test_who_leaves_gives_everything_back() -> None:
     assert locks.lock("g", "b", QUEUES, 1) == QUEUES
 
 
-def test_a_lease_that_ran_out_locks_nothing() -> None:
+def test_queue_lock_with_an_expired_lease_is_free() -> None:
     locks = Locks(1_000)
     locks.lock("g", "a", QUEUES, 0)
     assert locks.is_locked("g", 1_000)

@@ -1,4 +1,4 @@
-"""What /metrics says, read as Prometheus reads it."""
+"""The `/metrics` page, parsed by the Prometheus library."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,13 @@ from administrator import Administrator, join, make_topic
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tianzhou.broker.observe import metrics as module
-from tianzhou.broker.observe.metrics import Metrics
+from tianzhou.base.steps import Steps
+from tianzhou.broker import metrics
+from tianzhou.broker.groups import lags
+from tianzhou.broker.metrics import Metric as Declaration
+from tianzhou.broker.metrics import MetricKind, Samples, gauge, largest
+from tianzhou.broker.observe.metrics_page import MetricsPage
+from tianzhou.broker.replica.build import replica_metrics
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
@@ -20,11 +25,16 @@ TOPIC, GROUP = "orders", "billing"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
+def page_of(broker: SmallBroker) -> MetricsPage:
+    return MetricsPage(broker.parts.metrics, broker.clock.monotonic_s)
+
+
 def scraped(broker: SmallBroker) -> Series:
-    counts = broker.parts.metric_sources.counts
-    for name in module.GAUGES | module.COUNTERS:
-        counts.setdefault(name, lambda: 0)  # those of the server, which is not here
-    text = Metrics(broker.parts.metric_sources).page().decode()
+    return series_of(page_of(broker))
+
+
+def series_of(page: MetricsPage) -> Series:
+    text = page.render().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -38,10 +48,59 @@ def value(series: Series, name: str, **labels: str) -> float:
 
 def pull(broker: SmallBroker, offset: int, group: str = GROUP, topic: str = TOPIC) -> None:
     fields = PullMessageRequest(
-        consumer_group=group, topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
-        sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*", sub_version=0,
-    )  # fmt: skip
+        consumer_group=group,
+        topic=topic,
+        queue_id=0,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription="*",
+        sub_version=0,
+    )
     assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext())
+
+
+def test_a_metric_declared_twice_is_rejected() -> None:
+    twice = [gauge("topics", "Topics", lambda: 1), gauge("topics", "Topics", lambda: 2)]
+    with pytest.raises(AssertionError, match="declared twice"):
+        MetricsPage(twice, SmallBroker().clock.monotonic_s)
+
+
+def test_a_gauge_without_a_value_is_not_printed() -> None:
+    declared = [gauge("disk_free_bytes", "Free space", lambda: None)]
+    text = MetricsPage(declared, SmallBroker().clock.monotonic_s).render()
+    assert b"disk_free_bytes" not in text
+
+
+def test_refresh_runs_once_for_the_metrics_that_share_it() -> None:
+    refreshed: list[str] = []
+
+    def refresh() -> Steps[None]:
+        refreshed.append("lags")
+        yield
+
+    declared = [
+        Declaration(
+            name=name,
+            help="",
+            kind=MetricKind.GAUGE,
+            read=lambda: Samples([((), 1.0)]),
+            refresh=refresh,
+        )
+        for name in ("first", "second")
+    ]
+    MetricsPage(declared, SmallBroker().clock.monotonic_s).render()
+    assert refreshed == ["lags"]
+
+
+def test_largest_keeps_the_largest_series_and_counts_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "SERIES_MAX", 2)
+    series = [(("a",), 1.0), (("b",), 3.0), (("c",), 2.0)]
+    assert largest(series) == Samples([(("b",), 3.0), (("c",), 2.0)], left_out=1)
 
 
 def test_traffic_is_counted() -> None:
@@ -92,9 +151,9 @@ def test_durations_are_histograms() -> None:
 def test_what_waits_for_the_disk_is_a_dispatch_delay() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
-    times = broker.parts.writer.dispatch_times
+    times = broker.parts.writer.dispatch_delays.histogram
     seen = times.count
-    broker.parts.writer.put([])  # an append that nobody settles
+    broker.parts.writer.put([])  # an append that is never completed
     broker.clock.advance(seconds=3)
     broker.parts.writer.settle()
     assert times.count == seen + 1
@@ -131,16 +190,26 @@ def test_members_are_counted_by_role_and_never_named() -> None:
     assert value(series, "clients", role="producer") == 1
     labels = {label for _, pairs in series for label, _ in pairs}
     assert labels == {
-        "broker", "cause", "cluster", "group", "kind", "le", "metric", "queue", "result", "role",
-        "topic", "version",
-    }  # fmt: skip
+        "broker",
+        "cause",
+        "cluster",
+        "group",
+        "kind",
+        "le",
+        "metric",
+        "queue",
+        "result",
+        "role",
+        "topic",
+        "version",
+    }
     said = " ".join(text for _, pairs in series for _, text in pairs)
     for word in ("4711", "10.1.1.1", "producer@1", "secret"):
         assert word not in said
 
 
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS_MAX", 5)
+    monkeypatch.setattr(metrics, "SERIES_MAX", 5)
     broker = SmallBroker()
     for number in range(8):
         make_topic(broker, f"topic-{number}", 2)
@@ -161,21 +230,20 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_pages_take_a_part_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = SmallBroker()
-    scraped(broker)
-    metrics = Metrics(broker.parts.metric_sources)
-    collect = metrics.collect
+    page = page_of(broker)
+    collect = page.collect
 
     def slowly() -> Iterator[Metric]:
         broker.clock.advance(ms=100)
         yield from collect()
 
-    monkeypatch.setattr(metrics, "collect", slowly)
-    first = metrics.page()
+    monkeypatch.setattr(page, "collect", slowly)
+    first = page.render()
     broker.send(TOPIC)
     broker.clock.advance(ms=1_900)
-    assert metrics.page() is first
+    assert page.render() is first
     broker.clock.advance(ms=100)
-    assert b"\ntianzhou_messages_in_total 1.0\n" in metrics.page()
+    assert b"\ntianzhou_messages_in_total 1.0\n" in page.render()
 
 
 def test_a_broker_by_itself_is_its_own_master() -> None:
@@ -188,15 +256,22 @@ def test_a_broker_by_itself_is_its_own_master() -> None:
 def test_slaves_are_shown_by_their_ids() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
-    alone = broker.parts.replication.look()
+    alone = broker.parts.replication.view()
     rows = [(1, 0, 0, True), (2, 5_000, 1_500, False), (-1, 10, 20, True), (-1, 30, 5, True)]
     slaves = tuple(
-        SlaveView(acked=9_000 - size, address="10.1.1.1:1", broker_id=number, lag_bytes=size,
-                  lag_ms=late_ms, is_in_sync=in_sync)
+        SlaveView(
+            acked=9_000 - size,
+            address="10.1.1.1:1",
+            broker_id=number,
+            lag_bytes=size,
+            lag_ms=late_ms,
+            is_in_sync=in_sync,
+        )
         for number, size, late_ms, in_sync in rows
-    )  # fmt: skip
-    broker.parts.metric_sources.replication = lambda: msgspec.structs.replace(alone, slaves=slaves)
-    series = scraped(broker)
+    )
+    view = msgspec.structs.replace(alone, slaves=slaves)
+    declared = replica_metrics(lambda: view, lambda: None)
+    series = series_of(MetricsPage(declared, broker.clock.monotonic_s))
     assert value(series, "replicas_in_sync") == 3
     assert value(series, "replica_lag_bytes", replica="2") == 5_000
     assert value(series, "replica_lag_seconds", replica="2") == 1.5
@@ -211,17 +286,29 @@ def test_slaves_are_shown_by_their_ids() -> None:
 def test_the_leader_of_a_raft_group_knows_its_members() -> None:
     broker = SmallBroker()
     peers = tuple(
-        RaftPeer(address="", is_connected=True, is_in_doubt=False, is_voter=True, match=match,
-                 name=name)
+        RaftPeer(
+            address="", is_connected=True, is_in_doubt=False, is_voter=True, match=match, name=name
+        )
         for name, match in (("a", 100), ("b", 100), ("c", 60))
-    )  # fmt: skip
+    )
     look = RaftView(
-        applied=90, commit=90, first=1, group="g", is_changing=False, is_in_doubt=False,
-        is_leading=True, last=100, leader="a", leader_broker="", member="a", peers=peers,
-        role="leader", term=3,
-    )  # fmt: skip
-    broker.parts.metric_sources.raft = lambda: look
-    series = scraped(broker)
+        applied=90,
+        commit=90,
+        first=1,
+        group="g",
+        is_changing=False,
+        is_in_doubt=False,
+        is_leading=True,
+        last=100,
+        leader="a",
+        leader_broker="",
+        member="a",
+        peers=peers,
+        role="leader",
+        term=3,
+    )
+    declared = replica_metrics(broker.parts.replication.view, lambda: look)
+    series = series_of(MetricsPage(declared, broker.clock.monotonic_s))
     assert value(series, "replicas_in_sync") == 1
     assert value(series, "replica_lag_entries", replica="c") == 40
     assert value(series, "replica_lag_entries", replica="b") == 0
@@ -230,16 +317,15 @@ def test_the_leader_of_a_raft_group_knows_its_members() -> None:
 def test_page_with_many_queues_is_made_in_steps_while_groups_come_and_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "ROWS_PER_STEP", 10)
+    monkeypatch.setattr(lags, "ROWS_PER_STEP", 10)
     broker = SmallBroker()
-    scraped(broker)
     for topic in range(10):
         broker.parts.topics.ensure(f"topic-{topic}", queues=8)
         broker.parts.offsets.put(GROUP, f"topic-{topic}", 0, 0)
-    metrics, steps = Metrics(broker.parts.metric_sources), 0
-    for _ in metrics.steps():
+    page, steps = page_of(broker), 0
+    for _ in page.steps():
         steps += 1
         broker.parts.offsets.put(f"late-{steps}", "topic-0", 0, 0)
     assert steps == 8, "ten queues in each"
     last = f'tianzhou_queue_lag_messages{{group="{GROUP}",queue="7",topic="topic-9"}} 0.0'
-    assert last in metrics.text.decode()
+    assert last in page.text.decode()

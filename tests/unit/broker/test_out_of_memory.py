@@ -34,18 +34,32 @@ class GreedyPeer(RecordingPeer):
 
 def send_frame(code: int = RequestCode.SEND_MESSAGE_V2) -> bytes:
     fields = SendMessageV2Request(
-        producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0,
-        sys_flag=0, born_timestamp_ms=1_700_000_000_000, flag=0, properties="KEYS\x01k\x02",
-    )  # fmt: skip
+        producer_group="producers",
+        topic=TOPIC,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=1_700_000_000_000,
+        flag=0,
+        properties="KEYS\x01k\x02",
+    )
     return encode_command(Header(code=code, opaque=7, ext=fields.to_ext()), b"body")
 
 
 def pull_frame(offset: int) -> bytes:
     fields = PullMessageRequest(
-        consumer_group="readers", topic=TOPIC, queue_id=0, queue_offset=offset, max_msg_nums=32,
-        sys_flag=6, commit_offset=0, suspend_timeout_ms=15_000, subscription="*", sub_version=0,
+        consumer_group="readers",
+        topic=TOPIC,
+        queue_id=0,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=6,
+        commit_offset=0,
+        suspend_timeout_ms=15_000,
+        subscription="*",
+        sub_version=0,
         expression_type="TAG",
-    )  # fmt: skip
+    )
     return encode_command(Header(code=RequestCode.PULL_MESSAGE, opaque=77, ext=fields.to_ext()))
 
 

@@ -5,9 +5,10 @@ import socket
 from dataclasses import replace
 
 from tianzhou.broker.alarms import Since
-from tianzhou.broker.observe.port_alarms import PortAlarms
-from tianzhou.net import acceptor
-from tianzhou.net.acceptor import Acceptor, DescriptorBudget, Slot
+from tianzhou.broker.observe.health import PortAlarms
+from tianzhou.net import admission
+from tianzhou.net.acceptor import Acceptor
+from tianzhou.net.admission import DescriptorBudget, Slot
 from tianzhou.net.limits import CLIENT_PORT
 from tianzhou.testing.sim.clock import ManualClock
 
@@ -31,7 +32,7 @@ def test_port_alarms_name_a_port_while_it_turns_connections_away() -> None:
         assert list(alarms.current()) == []
         held = [await asyncio.open_connection(*bound.getsockname()) for _ in range(3)]
         async with asyncio.timeout(120):
-            while not port.refused_count:  # noqa: ASYNC110
+            while not port.admission.refused_count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         (alarm,) = alarms.current()
         assert (alarm.kind, alarm.since_ms) == ("client_port_full", clock.now_ms())
@@ -45,4 +46,4 @@ def test_port_alarms_name_a_port_while_it_turns_connections_away() -> None:
 
 
 def test_a_port_counts_as_full_for_a_minute_after_the_last_refusal() -> None:
-    assert acceptor.FULL_S == 60
+    assert admission.FULL_S == 60

@@ -39,10 +39,18 @@ def pull(
     settle: bool = True,
 ) -> None:
     fields = PullMessageRequest(
-        consumer_group=group, topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
-        sys_flag=sys_flag | (SUSPEND if wait_ms else 0), commit_offset=5,
-        suspend_timeout_ms=wait_ms, subscription=text, sub_version=version, expression_type=kind,
-    )  # fmt: skip
+        consumer_group=group,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=sys_flag | (SUSPEND if wait_ms else 0),
+        commit_offset=5,
+        suspend_timeout_ms=wait_ms,
+        subscription=text,
+        sub_version=version,
+        expression_type=kind,
+    )
     header = Header(code=code, opaque=77, ext=fields.to_ext(), serialise_type=serialise_type)
     broker.received(peer, encode_command(header), settle=settle)
 
@@ -66,14 +74,20 @@ def broker() -> SmallBroker:
 
 @pytest.mark.parametrize("serialise_type", list(SerialiseType))
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
-def test_found(broker: SmallBroker, code: int, serialise_type: SerialiseType) -> None:
+def test_pull_returns_stored_messages(
+    broker: SmallBroker, code: int, serialise_type: SerialiseType
+) -> None:
     found = answer(broker, 3, code=code, serialise_type=serialise_type)
     assert (found.code, found.remark) == (0, "FOUND")
     assert found.serialise_type is serialise_type
     assert found.ext == {
-        "nextBeginOffset": "10", "minOffset": "0", "maxOffset": "10", "suggestWhichBrokerId": "0",
-        "topicSysFlag": "0", "groupSysFlag": "0",
-    }  # fmt: skip
+        "nextBeginOffset": "10",
+        "minOffset": "0",
+        "maxOffset": "10",
+        "suggestWhichBrokerId": "0",
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }
 
 
 @pytest.mark.parametrize("serialise_type", list(SerialiseType))
@@ -94,12 +108,22 @@ def heartbeat(
 ) -> None:
     """A member of `readers` tells what it subscribes to."""
     body = {
-        "clientID": "c", "consumerDataSet": [{
-            "groupName": "readers", "messageModel": model, "subscriptionDataSet": [
-                {"topic": TOPIC, "subString": text, "expressionType": kind, "subVersion": version}
-            ],
-        }],
-    }  # fmt: skip
+        "clientID": "c",
+        "consumerDataSet": [
+            {
+                "groupName": "readers",
+                "messageModel": model,
+                "subscriptionDataSet": [
+                    {
+                        "topic": TOPIC,
+                        "subString": text,
+                        "expressionType": kind,
+                        "subVersion": version,
+                    }
+                ],
+            }
+        ],
+    }
     header = Header(code=RequestCode.HEART_BEAT, opaque=1)
     broker.received(RecordingPeer(), encode_command(header, json.dumps(body).encode()))
 
@@ -145,14 +169,14 @@ def test_pull_newer_than_the_heartbeat_is_served_unless_messages_could_be_lost(
         (11, ResponseCode.PULL_OFFSET_MOVED, "0"),
     ],
 )
-def test_offsets_at_and_beyond_the_end(
+def test_pull_at_and_beyond_the_end_corrects_the_offset(
     broker: SmallBroker, offset: int, code: int, next_offset: str
 ) -> None:
     found = answer(broker, offset)
     assert (found.code, found.ext["nextBeginOffset"]) == (code, next_offset)
 
 
-def test_an_empty_queue(broker: SmallBroker) -> None:
+def test_pull_of_an_empty_queue_finds_nothing(broker: SmallBroker) -> None:
     assert answer(broker, 0, queue_id=1).code == ResponseCode.PULL_NOT_FOUND
     assert answer(broker, 3, queue_id=1).code == ResponseCode.PULL_OFFSET_MOVED
 
@@ -167,8 +191,10 @@ class Copies:
 
 
 @pytest.mark.parametrize(("queue_id", "offset"), [(0, 11), (0, 1_000), (1, 3)])
-def test_only_a_master_corrects_offsets(broker: SmallBroker, queue_id: int, offset: int) -> None:
-    """A reader may know more of the master's log than this copy has; it must not begin anew."""
+def test_pull_at_a_replica_does_not_correct_offsets(
+    broker: SmallBroker, queue_id: int, offset: int
+) -> None:
+    """A reader may know more of the master's log than this replica; it must not start over."""
     broker.parts.pull.group = Copies()
     found = answer(broker, offset, queue_id=queue_id)
     assert found.code == ResponseCode.PULL_NOT_FOUND
@@ -183,7 +209,7 @@ def test_only_a_master_corrects_offsets(broker: SmallBroker, queue_id: int, offs
         (14, ResponseCode.PULL_OFFSET_MOVED, "0"),
     ],
 )
-def test_what_is_stored_and_not_yet_visible_is_there(
+def test_pull_within_stored_but_invisible_messages_keeps_its_offset(
     offset: int, code: int, next_offset: str
 ) -> None:
     """Another copy may show a message before the master does, and send its reader back to it."""
@@ -193,9 +219,15 @@ def test_what_is_stored_and_not_yet_visible_is_there(
     answer(broker, 10)  # create the group now: saving it flushes the log
     for opaque in range(3):
         fields = SendMessageV2Request(
-            producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0,
-            sys_flag=0, born_timestamp_ms=0, flag=0, properties="UNIQ_KEY\x01A",
-        )  # fmt: skip
+            producer_group="producers",
+            topic=TOPIC,
+            default_topic="TBW102",
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp_ms=0,
+            flag=0,
+            properties="UNIQ_KEY\x01A",
+        )
         header = Header(code=RequestCode.SEND_MESSAGE_V2, opaque=opaque, ext=fields.to_ext())
         broker.received(RecordingPeer(), encode_command(header, b"not flushed"))
     found = answer(broker, offset)
@@ -203,14 +235,14 @@ def test_what_is_stored_and_not_yet_visible_is_there(
     assert found.ext["maxOffset"] == "10"
 
 
-def test_tags(broker: SmallBroker) -> None:
+def test_pull_with_tags_returns_matches_only(broker: SmallBroker) -> None:
     assert answer(broker, text="odd").ext["nextBeginOffset"] == "10"
     nothing = answer(broker, text="neither")
     assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert nothing.ext["nextBeginOffset"] == "10"
 
 
-def test_sql(broker: SmallBroker) -> None:
+def test_pull_with_sql_returns_matches_only(broker: SmallBroker) -> None:
     assert answer(broker, text="size > 7", kind="SQL92").code == 0
     none = answer(broker, text="size > 70", kind="SQL92")
     assert none.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -219,7 +251,7 @@ def test_sql(broker: SmallBroker) -> None:
     )
 
 
-def test_refusals(broker: SmallBroker) -> None:
+def test_pull_that_is_invalid_is_rejected(broker: SmallBroker) -> None:
     assert answer(broker, topic="unknown").code == ResponseCode.TOPIC_NOT_EXIST
     assert answer(broker, queue_id=99).code == ResponseCode.INVALID_PARAMETER
     assert answer(broker, sys_flag=0).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -254,7 +286,7 @@ def test_pull_of_a_group_that_may_not_broadcast_says_so(broker: SmallBroker) -> 
     assert forbidden_by(answer(broker, sys_flag=0)) == 4
 
 
-def test_a_group_that_may_not_consume(broker: SmallBroker) -> None:
+def test_pull_of_a_forbidden_group_is_rejected(broker: SmallBroker) -> None:
     body = fastjson.encode(SubscriptionGroupConfig(group_name="readers", consume_enable=False))
     made = broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
     assert made is not None
@@ -262,14 +294,14 @@ def test_a_group_that_may_not_consume(broker: SmallBroker) -> None:
     assert forbidden_by(answer(broker)) == 2
 
 
-def test_an_offset_is_committed_on_the_way(broker: SmallBroker) -> None:
+def test_pull_commits_the_offset_it_carries(broker: SmallBroker) -> None:
     answer(broker, sys_flag=SUBSCRIPTION)
     assert broker.parts.offsets.get("readers", TOPIC, 0) is None
     answer(broker, sys_flag=SUBSCRIPTION | COMMIT)
     assert broker.parts.offsets.get("readers", TOPIC, 0) == 5
 
 
-def test_a_pull_waits_and_is_woken_by_the_message(broker: SmallBroker) -> None:
+def test_held_pull_is_resumed_by_a_new_message(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=15_000)
     assert peer.answers() == []
@@ -280,7 +312,7 @@ def test_a_pull_waits_and_is_woken_by_the_message(broker: SmallBroker) -> None:
     assert len(broker.parts.pull.waiters) == 0
 
 
-def test_a_message_that_does_not_match_wakes_nobody(broker: SmallBroker) -> None:
+def test_held_pull_ignores_a_message_that_does_not_match(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=15_000, text="wanted")
     broker.send(TOPIC, b"other", {"TAGS": "unwanted"})
@@ -290,7 +322,7 @@ def test_a_message_that_does_not_match_wakes_nobody(broker: SmallBroker) -> None
     assert (woken.code, woken.ext["nextBeginOffset"]) == (0, "12")
 
 
-def test_a_pull_that_waited_in_vain_says_how_far_it_looked(broker: SmallBroker) -> None:
+def test_held_pull_that_times_out_returns_the_next_offset(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=1_000, text="wanted")
     broker.send(TOPIC, b"other", {"TAGS": "unwanted"})
@@ -304,7 +336,7 @@ def test_a_pull_that_waited_in_vain_says_how_far_it_looked(broker: SmallBroker) 
     assert late.ext["nextBeginOffset"] == "11"
 
 
-def test_a_pull_on_an_empty_queue_times_out_with_nothing(broker: SmallBroker) -> None:
+def test_held_pull_of_an_empty_queue_times_out(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 0, queue_id=1, wait_ms=1_000)
     broker.clock.advance(ms=1_001)
@@ -312,7 +344,7 @@ def test_a_pull_on_an_empty_queue_times_out_with_nothing(broker: SmallBroker) ->
     assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
 
 
-def test_short_polling_waits_a_second_at_most() -> None:
+def test_short_polling_waits_at_most_a_second() -> None:
     broker = SmallBroker(config=BrokerConfig(long_polling=False))
     broker.send(TOPIC, b"first")
     peer = RecordingPeer()
@@ -322,7 +354,7 @@ def test_short_polling_waits_a_second_at_most() -> None:
     assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
 
 
-def test_pulls_of_closed_connections_are_forgotten(broker: SmallBroker) -> None:
+def test_held_pull_of_a_closed_connection_is_dropped(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=15_000)
     peer.close()
@@ -335,15 +367,21 @@ def test_pulls_of_closed_connections_are_forgotten(broker: SmallBroker) -> None:
     [("UNIQ_KEY\x01U\x02", []), ("A\x01b\x02", [0])],
     ids=["gathered with others of the round", "stored by itself"],
 )
-def test_a_message_is_found_as_soon_as_its_sender_was_told(
+def test_pull_finds_a_message_once_its_send_is_acknowledged(
     broker: SmallBroker, properties: str, told: list[int]
 ) -> None:
     """Dispatch comes once for all that one round of the loop has read; a pull may come before."""
     producer, consumer = RecordingPeer(), RecordingPeer()
     fields = SendMessageV2Request(
-        producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=0, flag=0, properties=properties,
-    )  # fmt: skip
+        producer_group="producers",
+        topic=TOPIC,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=0,
+        flag=0,
+        properties=properties,
+    )
     header = Header(code=RequestCode.SEND_MESSAGE_V2, opaque=1, ext=fields.to_ext())
     broker.received(producer, encode_command(header, b"just stored"), settle=False)
     assert [answer.code for answer in producer.answers()] == told

@@ -28,7 +28,7 @@ def bodies(answer: Answer) -> list[bytes]:
     return [message.body for message in decode_all(answer.body)]
 
 
-def test_by_key_newest_first(broker: SmallBroker) -> None:
+def test_query_by_key_returns_newest_first(broker: SmallBroker) -> None:
     answer = by_key(broker, "odd")
     assert bodies(answer) == [b"3", b"1"]
     assert answer.ext["indexLastUpdateTimestamp"] == str(broker.clock.now_ms())
@@ -36,7 +36,7 @@ def test_by_key_newest_first(broker: SmallBroker) -> None:
     assert answer.ext["indexLastUpdatePhyoffset"] == str(last.physical_offset)
 
 
-def test_by_key_and_time_and_number(broker: SmallBroker) -> None:
+def test_query_by_key_honours_time_and_count(broker: SmallBroker) -> None:
     now_ms = broker.clock.now_ms()
     assert bodies(by_key(broker, "all", maxNum="2")) == [b"4", b"3"]
     found = by_key(
@@ -46,26 +46,26 @@ def test_by_key_and_time_and_number(broker: SmallBroker) -> None:
     assert len(bodies(by_key(broker, "all", maxNum="-1"))) == 1
 
 
-def test_by_unique_id(broker: SmallBroker) -> None:
+def test_query_by_unique_id_finds_the_message(broker: SmallBroker) -> None:
     message = broker.messages("orders")[2]
     answer = by_key(broker, message.unique_id or "", maxNum="0", _UNIQUE_KEY_QUERY="true")
     assert bodies(answer) == [b"2"]
 
 
 @pytest.mark.parametrize(("topic", "key"), [("orders", "none"), ("other", "all")])
-def test_nothing_found(broker: SmallBroker, topic: str, key: str) -> None:
+def test_query_without_a_match_is_not_found(broker: SmallBroker, topic: str, key: str) -> None:
     answer = by_key(broker, key, topic=topic)
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
     assert "indexLastUpdateTimestamp" in answer.ext
 
 
-def test_a_field_that_is_missing_is_named(broker: SmallBroker) -> None:
+def test_query_without_a_required_field_names_it(broker: SmallBroker) -> None:
     answer = Administrator(broker).ask(RequestCode.QUERY_MESSAGE, topic="orders")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "key" in answer.remark
 
 
-def test_an_answer_fits_one_frame() -> None:
+def test_query_response_fits_one_frame() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     for _ in range(20):
@@ -74,7 +74,7 @@ def test_an_answer_fits_one_frame() -> None:
     assert len(bodies(answer)) == 16
 
 
-def test_by_place_in_the_log(broker: SmallBroker) -> None:
+def test_query_by_log_offset_finds_the_message(broker: SmallBroker) -> None:
     tool, code = Administrator(broker), RequestCode.VIEW_MESSAGE_BY_ID
     message = broker.messages("orders")[3]
     answer = tool.ask(code, offset=str(message.physical_offset), topic="orders")
@@ -83,7 +83,7 @@ def test_by_place_in_the_log(broker: SmallBroker) -> None:
         assert tool.ask(code, offset=str(wrong)).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_entries_of_a_queue(broker: SmallBroker) -> None:
+def test_query_of_queue_entries_lists_them(broker: SmallBroker) -> None:
     join(broker, "readers", "orders")
     tool, code = Administrator(broker), RequestCode.QUERY_CONSUME_QUEUE
     ext = {"topic": "orders", "queueId": "0", "consumerGroup": "readers"}

@@ -51,21 +51,24 @@ class Member:
         config = StoreConfig(commit_log_file_bytes=1 << 20, index_slots=8, index_entries=40)
         self.clock = clock
         self.store = MessageStore(CalmFiles(), str(root), config, clock)
-        self.topics = Topics(self.store.tables.topics, BrokerConfig(), clock, 18)
+        being_deleted = set[str]()
+        self.topics = Topics(
+            self.store.tables.topics, BrokerConfig(), clock, 18, being_deleted=being_deleted
+        )
         self.groups = Groups(self.store.tables.groups, BrokerConfig(), clock)
         self.offsets = ConsumerOffsets(self.store.tables.consumer_offsets, clock)
         self.writer = Writer(self.store, bytes(8), clock.monotonic_s, durability_of(self.store))
         self.delays = Delays(self.store, self.writer, clock, save_every_ms=3_600_000)
         self.timers = Timers(self.store, self.writer, clock, save_every_ms=3_600_000)
         self.removal = TopicRemoval(
-            self.store, self.offsets, Stats(clock.now_ms()), self.writer.settle, is_replicated=True
+            self.store,
+            self.offsets,
+            Stats(clock.now_ms()),
+            self.writer.settle,
+            is_replicated=True,
+            pending=being_deleted,
         )
-        self.topics.being_deleted = self.removal.pending
-        tables = Tables(
-            self.store, self.topics, self.groups, self.offsets, self.delays, self.timers,
-            self.removal,
-        )  # fmt: skip
-        self.metadata = RaftMetadata(self.store, tables, self.writer, clock)
+        self.metadata = RaftMetadata(self.store, Tables(self.store, self), self.writer, clock)
 
     def lead(self) -> None:
         self.metadata.lead()
@@ -114,7 +117,7 @@ def told(leader: Member) -> int:
     return leader.store.max_offset(QUEUE)
 
 
-def test_a_follower_knows_what_the_leader_knows(leader: Member, tmp_path: Path) -> None:
+def test_raft_tables_of_a_follower_match_the_leader(leader: Member, tmp_path: Path) -> None:
     leader.topics.put(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3))
     leader.groups.put(SubscriptionGroupConfig(group_name="readers", retry_max_times=5))
     leader.groups.allow_read("readers", "orders", allowed=False)
@@ -127,7 +130,7 @@ def test_a_follower_knows_what_the_leader_knows(leader: Member, tmp_path: Path) 
     assert follower.offsets.get("readers", "orders", 1) == 42
 
 
-def test_what_was_removed_is_gone_also_where_it_is_followed(leader: Member, tmp_path: Path) -> None:
+def test_raft_tables_removal_reaches_followers(leader: Member, tmp_path: Path) -> None:
     """An old offset must not meet a new topic of the same name."""
     leader.topics.put(TopicConfig(topic_name="orders"))
     leader.offsets.put("readers", "orders", 0, 42)
@@ -140,7 +143,7 @@ def test_what_was_removed_is_gone_also_where_it_is_followed(leader: Member, tmp_
     assert follower.offsets.get("readers", "orders", 0) is None
 
 
-def test_nothing_is_told_while_nothing_changes(leader: Member) -> None:
+def test_raft_tables_without_changes_write_nothing(leader: Member) -> None:
     before = told(leader)
     leader.pass_time()
     leader.pass_time()
@@ -149,7 +152,7 @@ def test_nothing_is_told_while_nothing_changes(leader: Member) -> None:
     assert told(leader) == before + 1, "records expire with the log"
 
 
-def test_everything_is_told_again_after_many_changes(leader: Member, tmp_path: Path) -> None:
+def test_raft_tables_write_a_full_state_after_many_changes(leader: Member, tmp_path: Path) -> None:
     for number in range(CHANGES_MAX + 3):
         leader.offsets.put("readers", "orders", 0, number)
         leader.pass_time()
@@ -163,7 +166,9 @@ def test_everything_is_told_again_after_many_changes(leader: Member, tmp_path: P
     assert follower.offsets.get("readers", "orders", 0) == CHANGES_MAX + 2
 
 
-def test_who_begins_behind_what_expired_knows_everything(leader: Member, tmp_path: Path) -> None:
+def test_raft_tables_of_a_member_started_after_expiry_are_complete(
+    leader: Member, tmp_path: Path
+) -> None:
     """A member that was wiped, and is elected within the hour."""
     leader.topics.put(TopicConfig(topic_name="orders"))
     leader.offsets.put("readers", "orders", 0, 42)
@@ -195,7 +200,7 @@ def delete(member: Member, topic: str) -> None:
     """As the handler of a leader does it; nothing is committed by this."""
     assert member.topics.remove(topic)
     member.removal.request(topic)
-    member.metadata.tell_at_once()
+    member.metadata.on_topics_changed()
 
 
 def make_orders(leader: Member) -> None:
@@ -267,7 +272,7 @@ def test_follower_keeps_messages_of_a_topic_that_was_created_again(
     leader.store.dispatch_all()
     leader.metadata.tick()
     leader.topics.put(TopicConfig(topic_name="orders"))
-    leader.metadata.tell_at_once()
+    leader.metadata.on_topics_changed()
     assert send(leader, "orders", 2) == [0, 1]
     follower = follower_of(leader, tmp_path / "follower")
     assert follower.topics.get("orders") is not None
@@ -282,7 +287,7 @@ def test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader
     committed = leader.store.log.end
     leader.topics.put(TopicConfig(topic_name="orders"))
     leader.groups.put(SubscriptionGroupConfig(group_name="readers"))
-    leader.metadata.tell()
+    leader.metadata.write_changes()
     leader.metadata.follow()
     leader.store.stop_writing()
     leader.store.truncate(committed)
@@ -321,7 +326,7 @@ def test_commit_is_unknown_when_the_role_is_lost(leader: Member) -> None:
 
 def pass_on(leader: Member, follower: Member) -> None:
     """What the leader told reaches the follower."""
-    leader.metadata.tell()
+    leader.metadata.write_changes()
     leader.store.dispatch_all()
     log, have = leader.store.log, follower.store.log.end
     data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[have : log.end]
@@ -447,7 +452,7 @@ MEANT = b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
 
 
 def put_delayed(leader: Member) -> None:
-    """Two for a second from now, one for a moment and one for an hour ahead."""
+    """Two messages due in a second, one of them with a delivery time, and one due in an hour."""
     now_ms = leader.clock.now_ms()
     timed = [MEANT + b"TIMER_DELIVER_MS\x01%d\x02" % (now_ms + ms) for ms in (1_000, 3_600_000)]
     leader.writer.put(
@@ -471,7 +476,7 @@ def test_follower_keeps_the_log_from_what_waits_at_the_leader(
     assert follower.metadata.progress() == Progress(timers=1, halves=9, delays={1: 2})
 
 
-def test_who_begins_to_lead_goes_on_where_the_last_one_was(leader: Member, tmp_path: Path) -> None:
+def test_new_leader_continues_where_the_last_leader_was(leader: Member, tmp_path: Path) -> None:
     """As the log says, not as either of them saved it: what one saved as a leader may never have
     been committed, and what was delivered since a save would come again."""
     put_delayed(leader)
@@ -494,13 +499,13 @@ def test_who_begins_to_lead_goes_on_where_the_last_one_was(leader: Member, tmp_p
     assert next_leader.store.max_offset(orders) == 4
 
 
-def test_nothing_is_told_before_services_have_begun(leader: Member) -> None:
+def test_raft_tables_before_services_start_write_nothing(leader: Member) -> None:
     """A topic may change then; but how far delays came, services know only when they began."""
     leader.metadata.follow()
     before = told(leader)
     leader.metadata.lead()
     leader.topics.put(TopicConfig(topic_name="orders"))
-    leader.metadata.tell_at_once()
+    leader.metadata.on_topics_changed()
     leader.store.dispatch_all()
     assert told(leader) == before
     leader.metadata.begin()
@@ -508,7 +513,7 @@ def test_nothing_is_told_before_services_have_begun(leader: Member) -> None:
     assert told(leader) == before + 1
 
 
-def test_its_queue_is_of_the_brokers_own() -> None:
+def test_raft_tables_queue_is_internal() -> None:
     assert queue_key("rmq_sys_raft_metadata", 0) == QUEUE
 
 
@@ -522,7 +527,7 @@ def test_its_queue_is_of_the_brokers_own() -> None:
     ],
     ids=["garbage", "object", "half", "by-a-client"],
 )
-def test_record_that_no_leader_wrote_changes_nothing_and_stops_nobody(
+def test_record_not_written_by_a_leader_is_ignored(
     leader: Member, tmp_path: Path, forged: Entry
 ) -> None:
     """Clients of earlier versions could send to this topic, and the log keeps what they sent."""

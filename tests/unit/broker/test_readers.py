@@ -12,7 +12,7 @@ from tianzhou.wire._generated_headers_pull import PullMessageRequest
 ORDERS = [queue_key("orders", queue_id) for queue_id in range(3)]
 
 
-def test_the_last_pull_counts() -> None:
+def test_readers_keep_the_last_pull() -> None:
     seen, first, second = Readers(), RecordingPeer(port=1), RecordingPeer(port=2)
     seen.pulled("billing", ORDERS[0], first, 1.0)
     seen.pulled("billing", ORDERS[1], first, 2.0)
@@ -26,7 +26,7 @@ def test_the_last_pull_counts() -> None:
     assert seen.of("nobody") == {}
 
 
-def test_who_is_gone_reads_nothing() -> None:
+def test_readers_exclude_disconnected_clients() -> None:
     seen, peer = Readers(), RecordingPeer()
     seen.pulled("billing", ORDERS[0], peer, 1.0)
     peer.close()
@@ -36,7 +36,7 @@ def test_who_is_gone_reads_nothing() -> None:
     assert seen.of("billing") == {}
 
 
-def test_a_full_table_takes_new_ones_when_old_ones_are_gone(
+def test_readers_full_table_admits_new_ones_after_old_ones_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(readers, "READERS_MAX", 2)
@@ -52,13 +52,21 @@ def test_a_full_table_takes_new_ones_when_old_ones_are_gone(
     assert seen.of("billing")[ORDERS[1]].at_s == 2.0
 
 
-def test_a_broker_notes_pulls() -> None:
+def test_readers_record_pulls_of_a_broker() -> None:
     broker, peer = SmallBroker(), RecordingPeer()
     broker.send("orders", b"x")
     fields = PullMessageRequest(
-        consumer_group="billing", topic="orders", queue_id=0, queue_offset=0, max_msg_nums=1,
-        sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*", sub_version=0,
-    )  # fmt: skip
+        consumer_group="billing",
+        topic="orders",
+        queue_id=0,
+        queue_offset=0,
+        max_msg_nums=1,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription="*",
+        sub_version=0,
+    )
     assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext(), peer=peer) is not None
     assert broker.parts.readers.of("billing").keys() == {ORDERS[0]}
     broker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "billing"})

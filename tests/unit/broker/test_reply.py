@@ -33,10 +33,15 @@ def reply(
     named = {"CORRELATION_ID": "c1", "MSG_TYPE": "reply"} | ({"REPLY_TO_CLIENT": to} if to else {})
     kind = SendMessageV2Request if is_v2 else SendMessageRequest
     fields = kind(
-        producer_group="answerers", topic=topic, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=broker.clock.now_ms(), flag=3,
+        producer_group="answerers",
+        topic=topic,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=broker.clock.now_ms(),
+        flag=3,
         properties=properties.encode(named).decode(),
-    )  # fmt: skip
+    )
     code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_v2 else RequestCode.SEND_REPLY_MESSAGE
     return broker.ask(code, fields.to_ext(), b"the answer", peer=peer)
 
@@ -78,7 +83,7 @@ def test_a_reply_reaches_the_requester_and_is_stored(is_v2: bool) -> None:
 
 
 @pytest.mark.parametrize("code", [None, 1])
-def test_a_requester_that_does_not_take_it_is_reported(code: int | None) -> None:
+def test_reply_that_the_requester_rejects_is_reported(code: int | None) -> None:
     broker = SmallBroker()
     requester, sender = connected(broker), RecordingPeer()
     reply(broker, sender)
@@ -91,7 +96,7 @@ def test_a_requester_that_does_not_take_it_is_reported(code: int | None) -> None
 
 
 @pytest.mark.parametrize(("to", "reason"), [("nobody@1", "nobody@1"), ("", "REPLY_TO_CLIENT")])
-def test_a_requester_that_is_not_there(to: str, reason: str) -> None:
+def test_reply_to_an_unknown_requester_is_an_error(to: str, reason: str) -> None:
     broker = SmallBroker()
     heard = reply(broker, RecordingPeer(), to=to)
     assert heard is not None
@@ -101,7 +106,7 @@ def test_a_requester_that_is_not_there(to: str, reason: str) -> None:
     assert broker.bodies(TOPIC) == [b"the answer"]
 
 
-def test_a_requester_that_left_is_not_asked() -> None:
+def test_reply_to_a_disconnected_requester_is_not_sent() -> None:
     broker = SmallBroker()
     requester = connected(broker)
     requester.close()
@@ -111,7 +116,7 @@ def test_a_requester_that_left_is_not_asked() -> None:
     assert requester.take_told() == []
 
 
-def test_a_reply_that_can_not_be_kept_still_reached_its_requester() -> None:
+def test_reply_that_can_not_be_stored_still_reaches_its_requester() -> None:
     broker = SmallBroker()
     requester, sender = connected(broker), RecordingPeer()
     reply(broker, sender)
@@ -122,7 +127,7 @@ def test_a_reply_that_can_not_be_kept_still_reached_its_requester() -> None:
     assert (heard.code, heard.ext["msgId"]) == (0, "0")
 
 
-def test_topics_of_our_own_take_no_replies() -> None:
+def test_reply_to_an_internal_topic_is_rejected() -> None:
     broker = SmallBroker()
     requester = connected(broker)
     heard = reply(broker, RecordingPeer(), topic="SCHEDULE_TOPIC_XXXX")
@@ -140,15 +145,21 @@ def test_topics_of_our_own_take_no_replies() -> None:
         ({"f": "12"}, "sysFlag 0xc"),
     ],
 )
-def test_reply_that_no_send_could_be_is_refused_and_reaches_nobody(
+def test_reply_that_is_an_invalid_send_is_rejected_and_not_delivered(
     changed: dict[str, str], said: str
 ) -> None:
     broker = SmallBroker()
     requester = connected(broker)
     fields = SendMessageV2Request(
-        producer_group="answerers", topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=0, flag=0, properties=f"REPLY_TO_CLIENT\x01{REQUESTER}\x02",
-    )  # fmt: skip
+        producer_group="answerers",
+        topic=TOPIC,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=0,
+        flag=0,
+        properties=f"REPLY_TO_CLIENT\x01{REQUESTER}\x02",
+    )
     answered = broker.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields.to_ext() | changed, b"x")
     assert answered is not None
     assert (answered.code, said in (answered.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)

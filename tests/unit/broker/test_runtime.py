@@ -6,15 +6,13 @@ import pytest
 from administrator import Administrator
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.role import Role, RoleState
+from tianzhou.broker.replica.standalone import Standalone
 from tianzhou.broker.wiring import assemble
-from tianzhou.replication.durability import durability_of
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.small_broker import HOST, STORE, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.names import MASTER_ID
 
 KEYS = """
     brokerVersionDesc brokerVersion putTps getTransferredTps getTransferedTps getFoundTps
@@ -50,8 +48,8 @@ def test_numbers_are_real() -> None:
     sent = broker.parts.stats.puts
     broker.run(seconds=3, step_ms=1000)
     broker.parts.stats.put("orders", 20 - sent.count, 2000 - sent.size)
-    assert sum(broker.parts.stats.put_times.buckets) == 1  # the one that was sent
-    broker.parts.stats.put_times.add(7)
+    assert sum(broker.parts.stats.put_latency.ranges.buckets) == 1  # the one that was sent
+    broker.parts.stats.put_latency.ranges.add(7)
     broker.run(seconds=1, step_ms=1000)
     table = table_of(broker)
     assert table["putTps"] == "5.0 5.0 5.0"
@@ -77,8 +75,14 @@ def test_delay_levels_are_shown_with_their_ends() -> None:
 def test_sizes_are_readable(size: int) -> None:
     from tianzhou.broker.observe.runtime_info import _size_text
 
-    shown = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 3 << 30: "3.0 GiB",
-             5 << 60: "5120.0 PiB"}  # fmt: skip
+    shown = {
+        0: "0 B",
+        1023: "1023 B",
+        1024: "1.0 KiB",
+        1536: "1.5 KiB",
+        3 << 30: "3.0 GiB",
+        5 << 60: "5120.0 PiB",
+    }
     assert _size_text(size) == shown[size]
 
 
@@ -90,10 +94,8 @@ def test_a_real_disk_is_measured(tmp_path: Path) -> None:
             BrokerConfig(),
             store,
             clock,
+            Standalone("broker-a", store),
             store_host=HOST,
-            monotonic_s=clock.monotonic_s,
-            role_state=RoleState("broker-a", Role.MASTER, MASTER_ID),
-            durability=durability_of(store),
         )
         assert RequestCode.GET_BROKER_RUNTIME_INFO in parts.codes
         from tianzhou.broker.observe.runtime_info import Runtime
@@ -107,7 +109,7 @@ def test_a_real_disk_is_measured(tmp_path: Path) -> None:
             held_pulls_max=9,
         )
         table = runtime.table(clock.now_ms())
-        # As the store goes by it: blocks kept back for root count for nobody.
+        # As the store computes it: blocks reserved for root are left out.
         assert float(table["commitLogDiskRatio"]) == pytest.approx(store.usage.used_ratio, abs=0.05)
         assert table["commitLogDirCapacity"].startswith("Total : ")
         assert table["pullThreadPoolQueueSize"] == "3"

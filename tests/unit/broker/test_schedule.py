@@ -46,7 +46,7 @@ def test_schedule_times_out_of_range_count_as_the_nearer_bound() -> None:
 
 @pytest.mark.slow
 def test_schedule_large_and_half_consumed_holds_at_most_32_bytes_per_entry() -> None:
-    """Counts what the arrays hold, at the worst moment: just before runs are gathered again."""
+    """Counts what the arrays hold in the worst state: just before runs are merged again."""
     entries, dice = Schedule(), Random(1)
     for rank in range(100_000):
         entries.push(dice.randrange(1 << 40), rank)

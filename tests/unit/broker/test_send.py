@@ -31,14 +31,24 @@ def frame(
 ) -> bytes:
     kind = SendMessageRequest if code == RequestCode.SEND_MESSAGE else SendMessageV2Request
     fields = kind(
-        producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=queue_id,
-        sys_flag=0, born_timestamp_ms=1_700_000_000_000, flag=7, properties=named,
+        producer_group="producers",
+        topic=TOPIC,
+        default_topic="TBW102",
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp_ms=1_700_000_000_000,
+        flag=7,
+        properties=named,
         batch=code == RequestCode.SEND_BATCH_MESSAGE,
-    )  # fmt: skip
+    )
     header = Header(
-        code=code, opaque=next(_opaque), ext=fields.to_ext(), flag=flag, version=400,
+        code=code,
+        opaque=next(_opaque),
+        ext=fields.to_ext(),
+        flag=flag,
+        version=400,
         serialise_type=serialise_type,
-    )  # fmt: skip
+    )
     return encode_command(header, body)
 
 
@@ -77,7 +87,7 @@ def check(answer: Header, message: MessageView) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
 @pytest.mark.parametrize("serialise_type", list(SerialiseType))
-def test_a_row_is_stored_in_order_and_each_is_answered(
+def test_sends_in_one_read_are_stored_in_order_and_each_gets_a_response(
     broker: SmallBroker, code: int, serialise_type: SerialiseType
 ) -> None:
     rows = [frame(b"m%d" % n, code=code, serialise_type=serialise_type) for n in range(70)]
@@ -89,7 +99,7 @@ def test_a_row_is_stored_in_order_and_each_is_answered(
         assert message.properties["CLUSTER"] == "DefaultCluster"
 
 
-def test_batches_of_a_row_are_split_and_each_is_answered_once(broker: SmallBroker) -> None:
+def test_batches_in_one_read_are_split_and_each_gets_one_response(broker: SmallBroker) -> None:
     answers = asked(broker, batch_of(b"a", b"b", b"c"), batch_of(b"d"), batch_of(b"e", b"f"))
     assert bodies(broker) == [b"first", b"a", b"b", b"c", b"d", b"e", b"f"]
     messages = broker.messages(TOPIC)[1:]
@@ -104,7 +114,7 @@ def test_batches_of_a_row_are_split_and_each_is_answered_once(broker: SmallBroke
         assert answer.ext["queueOffset"] == str(messages[first].queue_offset)
 
 
-def test_order_is_kept_when_kinds_alternate(broker: SmallBroker) -> None:
+def test_sends_of_alternating_kinds_keep_their_order(broker: SmallBroker) -> None:
     answers = asked(
         broker,
         frame(b"1"),
@@ -121,7 +131,7 @@ def test_order_is_kept_when_kinds_alternate(broker: SmallBroker) -> None:
     assert [bytes(message.body) for message in log] == bodies(broker)
 
 
-def test_a_bad_one_is_refused_alone(broker: SmallBroker) -> None:
+def test_send_that_is_invalid_is_rejected_alone(broker: SmallBroker) -> None:
     answers = asked(
         broker,
         frame(b"1"),
@@ -132,13 +142,17 @@ def test_a_bad_one_is_refused_alone(broker: SmallBroker) -> None:
         frame(b"5"),
     )
     assert [answer.code for answer in answers] == [
-        0, ResponseCode.INVALID_PARAMETER, 0, ResponseCode.MESSAGE_ILLEGAL,
-        ResponseCode.INVALID_PARAMETER, 0,
-    ]  # fmt: skip
+        0,
+        ResponseCode.INVALID_PARAMETER,
+        0,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.INVALID_PARAMETER,
+        0,
+    ]
     assert bodies(broker) == [b"first", b"1", b"3", b"5"]
 
 
-def test_one_way_sends_get_no_answer(broker: SmallBroker) -> None:
+def test_send_oneway_gets_no_response(broker: SmallBroker) -> None:
     answers = asked(
         broker,
         frame(b"1", flag=ONEWAY_FLAG),
@@ -149,20 +163,20 @@ def test_one_way_sends_get_no_answer(broker: SmallBroker) -> None:
     assert bodies(broker) == [b"first", b"1", b"2", b"3"]
 
 
-def test_in_synchronous_mode_answers_wait_for_the_disk() -> None:
+def test_send_with_sync_flush_responds_after_the_flush() -> None:
     broker = SmallBroker(store_config=replace(STORE, flush_mode=FlushMode.SYNC))
     broker.send(TOPIC, b"first")
     peer = RecordingPeer()
     broker.received(peer, frame(b"1") + batch_of(b"2", b"3"))
     assert peer.answers() == []
     assert peer.waiting_count > 0
-    assert bodies(broker) == [b"first"], "nobody may see what a crash could take back"
+    assert bodies(broker) == [b"first"], "readers must not see what a crash could undo"
     broker.flush()
     assert [answer.code for answer in peer.answers()] == [0, 0]
     assert bodies(broker) == [b"first", b"1", b"2", b"3"]
 
 
-def test_a_disk_that_takes_too_long_is_told_with_the_place_of_the_message() -> None:
+def test_send_with_a_slow_flush_responds_with_a_timeout_and_the_offset() -> None:
     config = replace(STORE, flush_mode=FlushMode.SYNC)
     broker = SmallBroker(store_config=config)
     broker.send(TOPIC, b"first")
@@ -177,7 +191,7 @@ def test_a_disk_that_takes_too_long_is_told_with_the_place_of_the_message() -> N
     assert all("is unknown" in (answer.remark or "") for answer in answers)
 
 
-def test_a_topic_that_lost_its_permission_is_not_written_by_the_short_way(
+def test_send_after_the_topic_lost_its_permission_is_rejected(
     broker: SmallBroker,
 ) -> None:
     assert [answer.code for answer in asked(broker, frame(b"1"))] == [0]
@@ -214,9 +228,14 @@ def test_send_without_a_producer_group_is_stored(
     serialise_type: SerialiseType,
 ) -> None:
     fields = kind(
-        topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0, born_timestamp_ms=1, flag=0,
+        topic=TOPIC,
+        default_topic="TBW102",
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp_ms=1,
+        flag=0,
         properties="UNIQ_KEY\x01U\x02",
-    )  # fmt: skip
+    )
     ext = {name: value for name, value in fields.to_ext().items() if value}
     assert not {"a", "producerGroup"} & ext.keys()
     is_v2 = kind is SendMessageV2Request
@@ -232,14 +251,22 @@ def test_send_with_integers_as_only_java_reads_them_is_stored(
     broker: SmallBroker, serialise_type: SerialiseType
 ) -> None:
     fields = SendMessageV2Request(
-        producer_group="007", topic=TOPIC, default_topic="TBW102", queue_id=1, sys_flag=0,
-        born_timestamp_ms=1, flag=0, properties="UNIQ_KEY\x01U\x02",
-    )  # fmt: skip
+        producer_group="007",
+        topic=TOPIC,
+        default_topic="TBW102",
+        queue_id=1,
+        sys_flag=0,
+        born_timestamp_ms=1,
+        flag=0,
+        properties="UNIQ_KEY\x01U\x02",
+    )
     ext = fields.to_ext() | {"e": "0001", "g": "+0012", "h": "-007"}
     header = Header(
-        code=RequestCode.SEND_MESSAGE_V2, opaque=next(_opaque), ext=ext,
+        code=RequestCode.SEND_MESSAGE_V2,
+        opaque=next(_opaque),
+        ext=ext,
         serialise_type=serialise_type,
-    )  # fmt: skip
+    )
     (answer,) = asked(broker, encode_command(header, b"zeros"))
     assert (answer.code, answer.ext["queueId"]) == (0, "1")
     (stored,) = broker.messages(TOPIC, 1)
@@ -260,10 +287,12 @@ def test_send_whose_write_fails_may_be_stored_and_later_ones_are_not() -> None:
 @pytest.mark.parametrize(
     "named",
     [
-        "DELAY\x013\x02", "TIMER_DELAY_SEC\x0130\x02", "TIMER_DELIVER_MS\x019\x02",
+        "DELAY\x013\x02",
+        "TIMER_DELAY_SEC\x0130\x02",
+        "TIMER_DELIVER_MS\x019\x02",
         "TRAN_MSG\x01true\x02",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("inside", [False, True])
 def test_batch_with_a_message_for_later_is_refused_as_a_whole(
     broker: SmallBroker, named: str, inside: bool

@@ -1,14 +1,16 @@
-"""Who is connected."""
+"""Sessions: clients, their groups and subscriptions."""
 
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.testing.small_broker import RecordingPeer
-from tianzhou.wire.header import Header
+from tianzhou.wire.header import Language
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData
 
-HEADER = Header(code=34, opaque=1)
+
+def client(client_id: str, peer: RecordingPeer, heartbeat_ms: int) -> Client:
+    return Client(client_id, peer, Language.JAVA, 400, heartbeat_ms)
 
 
-def told(*topics: str, version: int = 1, expression: str = "*") -> ConsumerData:
+def data_of(*topics: str, version: int = 1, expression: str = "*") -> ConsumerData:
     return ConsumerData(
         group_name="g",
         subscription_data_set=tuple(
@@ -18,33 +20,33 @@ def told(*topics: str, version: int = 1, expression: str = "*") -> ConsumerData:
     )
 
 
-def test_the_first_heartbeat_of_a_consumer_is_news_and_the_next_is_not() -> None:
+def test_session_first_heartbeat_is_a_change_and_the_next_is_not() -> None:
     sessions, peer = Sessions(), RecordingPeer()
-    assert sessions.heard_consumer(told("t"), "c1", HEADER, peer, 1)
-    assert not sessions.heard_consumer(told("t"), "c1", HEADER, peer, 2)
-    assert sessions.consumers["g"].clients[peer].heard_ms == 2
+    assert sessions.record_consumer(data_of("t"), client("c1", peer, 1))
+    assert not sessions.record_consumer(data_of("t"), client("c1", peer, 2))
+    assert sessions.consumers["g"].clients[peer].heartbeat_ms == 2
 
 
-def test_another_topic_is_news() -> None:
+def test_session_with_another_topic_is_a_change() -> None:
     sessions, peer = Sessions(), RecordingPeer()
-    sessions.heard_consumer(told("t"), "c1", HEADER, peer, 1)
-    assert sessions.heard_consumer(told("t", "u"), "c1", HEADER, peer, 2)
-    assert sessions.heard_consumer(told("u"), "c1", HEADER, peer, 3)
+    sessions.record_consumer(data_of("t"), client("c1", peer, 1))
+    assert sessions.record_consumer(data_of("t", "u"), client("c1", peer, 2))
+    assert sessions.record_consumer(data_of("u"), client("c1", peer, 3))
     assert set(sessions.consumers["g"].subscriptions) == {"u"}
 
 
 def test_the_newest_subscription_counts() -> None:
     sessions, peer = Sessions(), RecordingPeer()
-    sessions.heard_consumer(told("t", version=5, expression="b"), "c1", HEADER, peer, 1)
-    sessions.heard_consumer(told("t", version=4, expression="a"), "c1", HEADER, peer, 2)
+    sessions.record_consumer(data_of("t", version=5, expression="b"), client("c1", peer, 1))
+    sessions.record_consumer(data_of("t", version=4, expression="a"), client("c1", peer, 2))
     assert sessions.consumers["g"].subscriptions["t"].sub_string == "b"
 
 
 def test_members_that_subscribe_differently_are_noticed() -> None:
     sessions, one, other = Sessions(), RecordingPeer(), RecordingPeer()
-    sessions.heard_consumer(told("t"), "c1", HEADER, one, 1)
+    sessions.record_consumer(data_of("t"), client("c1", one, 1))
     assert sessions.consumers["g"].is_consistent
-    sessions.heard_consumer(told("t", expression="a"), "c2", HEADER, other, 1)
+    sessions.record_consumer(data_of("t", expression="a"), client("c2", other, 1))
     assert not sessions.consumers["g"].is_consistent
     sessions.remove(other)
     assert sessions.consumers["g"].is_consistent
@@ -52,16 +54,16 @@ def test_members_that_subscribe_differently_are_noticed() -> None:
 
 def test_a_client_that_reconnects_is_one_client() -> None:
     sessions, old, new = Sessions(), RecordingPeer(), RecordingPeer()
-    sessions.heard_producer("p", "c1", HEADER, old, 1)
-    sessions.heard_producer("p", "c1", HEADER, new, 2)
+    sessions.record_producer("p", client("c1", old, 1))
+    sessions.record_producer("p", client("c1", new, 2))
     assert list(sessions.producers["p"]) == [new]
 
 
 def test_a_closed_connection_leaves_all_its_groups() -> None:
     sessions, one, other = Sessions(), RecordingPeer(), RecordingPeer()
-    sessions.heard_producer("p", "c1", HEADER, one, 1)
-    sessions.heard_consumer(told("t"), "c1", HEADER, one, 1)
-    sessions.heard_consumer(told("t"), "c2", HEADER, other, 1)
+    sessions.record_producer("p", client("c1", one, 1))
+    sessions.record_consumer(data_of("t"), client("c1", one, 1))
+    sessions.record_consumer(data_of("t"), client("c2", other, 1))
     assert sessions.remove(one) == ["g"]
     assert sessions.producers == {}
     assert list(sessions.consumers["g"].clients) == [other]
@@ -70,19 +72,19 @@ def test_a_closed_connection_leaves_all_its_groups() -> None:
     assert sessions.remove(other) == []
 
 
-def test_who_is_silent_expires() -> None:
+def test_session_of_a_silent_client_expires() -> None:
     sessions, one, other = Sessions(), RecordingPeer(), RecordingPeer()
-    sessions.heard_producer("p", "c1", HEADER, one, 10)
-    sessions.heard_consumer(told("t"), "c2", HEADER, other, 20)
+    sessions.record_producer("p", client("c1", one, 10))
+    sessions.record_consumer(data_of("t"), client("c2", other, 20))
     assert sessions.expired(10) == []
     assert sessions.expired(11) == [one]
     assert sessions.expired(21) == [one, other]
 
 
-def test_leaving_a_group_one_is_not_in_is_no_news() -> None:
+def test_session_leaving_an_unjoined_group_changes_nothing() -> None:
     sessions, peer = Sessions(), RecordingPeer()
     assert not sessions.remove_consumer("g", peer)
     sessions.remove_producer("p", peer)
-    sessions.heard_consumer(told("t"), "c1", HEADER, peer, 1)
+    sessions.record_consumer(data_of("t"), client("c1", peer, 1))
     assert not sessions.remove_consumer("g", RecordingPeer())
     assert sessions.remove_consumer("g", peer)

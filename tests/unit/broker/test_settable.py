@@ -29,13 +29,15 @@ def refused(text: bytes) -> RequestRejected:
     return caught.value
 
 
-def test_what_is_shown_can_be_read_back() -> None:
+def test_runtime_config_shown_can_be_read_back() -> None:
     broker = BrokerConfig(permission=4, auto_create_topics=False, region="x")
     assert load(BrokerConfig, table_of(broker)) == (broker, [])
     store = StoreConfig(
-        flush_mode=FlushMode.SYNC, disk_clean_ratio=0.6, retention_at_hours=(4, 16),
+        flush_mode=FlushMode.SYNC,
+        disk_clean_ratio=0.6,
+        retention_at_hours=(4, 16),
         delay_levels_ms=(1_000, 90_000, 7_200_000, 86_400_000),
-    )  # fmt: skip
+    )
     assert load(StoreConfig, table_of(store)) == (store, [])
     assert table_of(store)["messageDelayLevel"] == "1s 90s 2h 1d"
     copies = ReplicationConfig(role=BrokerRole.SYNC_MASTER, in_sync_replicas=3, memory_ratio=0.25)
@@ -91,7 +93,7 @@ class Copies:
         self.shown = settings
 
 
-def test_what_belongs_to_the_group_is_changed_by_the_group() -> None:
+def test_runtime_config_of_the_group_is_changed_by_the_group() -> None:
     group = Copies()
     runtime_config = RuntimeConfig(BrokerConfig(), StoreConfig(), "data", group=lambda: group)
     runtime_config.change(b"inSyncReplicas=3\nslave_timeout_ms=700\nbrokerPermission=4", 1)
@@ -111,9 +113,15 @@ def test_what_belongs_to_the_group_is_changed_by_the_group() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"listenPort=1", b"brokerPermission=4\nbrokerName=x", b"flushDiskType=SYNC_FLUSH",
-     b"inSyncReplicas=2", b"raft_secret=x", b"messageDelayLevel=1s"],
-)  # fmt: skip
+    [
+        b"listenPort=1",
+        b"brokerPermission=4\nbrokerName=x",
+        b"flushDiskType=SYNC_FLUSH",
+        b"inSyncReplicas=2",
+        b"raft_secret=x",
+        b"messageDelayLevel=1s",
+    ],
+)
 def test_one_key_that_may_not_change_refuses_all(text: bytes) -> None:
     assert refused(text).code == ResponseCode.NO_PERMISSION
 
@@ -178,18 +186,31 @@ def test_an_unknown_setting_gets_a_suggestion(text: bytes, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"fileReservedTime=-1", b"maxMessageSize=5000000", b"diskMaxUsedSpaceRatio=90",
-             b"deleteWhen=24", b"transactionTimeOut=x", b"enablePropertyFilter=yes"],
-)  # fmt: skip
+    "text",
+    [
+        b"fileReservedTime=-1",
+        b"maxMessageSize=5000000",
+        b"diskMaxUsedSpaceRatio=90",
+        b"deleteWhen=24",
+        b"transactionTimeOut=x",
+        b"enablePropertyFilter=yes",
+    ],
+)
 def test_a_live_setting_keeps_its_bounds(text: bytes) -> None:
     assert refused(text).code == ResponseCode.INVALID_PARAMETER
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"fileReservedTime=-1", b"deleteWhen=24", b"transactionTimeOut=x", b"enablePropertyFilter=x",
-     b"retention_at_hours=24", b"sql_filters=x"],
-)  # fmt: skip
+    [
+        b"fileReservedTime=-1",
+        b"deleteWhen=24",
+        b"transactionTimeOut=x",
+        b"enablePropertyFilter=x",
+        b"retention_at_hours=24",
+        b"sql_filters=x",
+    ],
+)
 def test_a_value_that_is_rejected_is_named_as_in_the_request(text: bytes) -> None:
     name, _, _ = text.decode().partition("=")
     assert refused(text).remark.startswith(f"{name} = ")
@@ -224,10 +245,18 @@ def test_a_change_of_the_store_without_proof_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"brokerPermission=7", b"brokerPermission=3", b"brokerPermission=x", b"topics_max=-1",
-     b"autoCreateTopicEnable=perhaps", b"no sign", b"\xff=1", b"#" * 70_000],
-)  # fmt: skip
-def test_values_that_make_no_sense(text: bytes) -> None:
+    [
+        b"brokerPermission=7",
+        b"brokerPermission=3",
+        b"brokerPermission=x",
+        b"topics_max=-1",
+        b"autoCreateTopicEnable=perhaps",
+        b"no sign",
+        b"\xff=1",
+        b"#" * 70_000,
+    ],
+)
+def test_runtime_config_with_invalid_values_is_rejected(text: bytes) -> None:
     assert refused(text).code == ResponseCode.INVALID_PARAMETER
 
 

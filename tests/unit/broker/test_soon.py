@@ -1,11 +1,11 @@
-"""What is to be done soon is done once, after whoever asked has returned."""
+"""A coalesced call runs once, after all its requesters have returned."""
 
 import asyncio
 
 from tianzhou.broker.replica.coalesced_call import CoalescedCall
 
 
-def test_it_is_done_once_a_round_and_not_if_it_was_cancelled() -> None:
+def test_coalesced_call_runs_once_per_round_unless_cancelled() -> None:
     done: list[str] = []
 
     async def ask() -> None:

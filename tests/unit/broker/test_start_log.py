@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tianzhou.broker.observe.start_log import log_recovery
+from tianzhou.broker.observe.health import log_recovery
 from tianzhou.testing.small_broker import SmallBroker
 
 

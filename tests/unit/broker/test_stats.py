@@ -85,12 +85,12 @@ def test_mornings() -> None:
     day_ms = 86_400_000
     stats.put("orders", 5, 0)
     stats.tick(START + day_ms)
-    assert (stats.yesterday_morning, stats.today_morning) == ((0, 0), (5, 0))
+    assert (stats.mornings.yesterday, stats.mornings.today) == ((0, 0), (5, 0))
     stats.got("orders", "readers", 2, 0)
     stats.tick(START + day_ms + 1000)
-    assert stats.today_morning == (5, 0)
+    assert stats.mornings.today == (5, 0)
     stats.tick(START + 2 * day_ms)
-    assert (stats.yesterday_morning, stats.today_morning) == ((5, 0), (5, 2))
+    assert (stats.mornings.yesterday, stats.mornings.today) == ((5, 0), (5, 2))
 
 
 def test_deleted_topics_and_groups_are_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Messages for any moment, and taking them back."""
+"""Messages with an arbitrary delivery time, and cancelling them."""
 
 import tracemalloc
 from dataclasses import replace
@@ -49,7 +49,7 @@ def delivered(broker: SmallBroker) -> list[bytes]:
 @pytest.mark.parametrize(
     "named", [{"TIMER_DELAY_SEC": "7"}, {"TIMER_DELAY_MS": "7000"}, {"TIMER_DELIVER_MS": "+7000"}]
 )
-def test_not_early_and_at_most_a_second_late(named: dict[str, str]) -> None:
+def test_timer_delivers_not_early_and_at_most_a_second_late(named: dict[str, str]) -> None:
     broker = SmallBroker()
     named = {
         name: str(broker.clock.now_ms() + int(value)) if value.startswith("+") else value
@@ -62,7 +62,7 @@ def test_not_early_and_at_most_a_second_late(named: dict[str, str]) -> None:
     assert delivered(broker) == [b"timed"]
 
 
-def test_a_delivered_message_is_the_one_that_was_sent() -> None:
+def test_timer_delivers_the_message_unchanged() -> None:
     broker = SmallBroker()
     sent_ms = broker.clock.now_ms()
     answer = broker.send("orders", b"timed", {"TIMER_DELAY_SEC": "3", "TAGS": "a"}, queue_id=3)
@@ -75,7 +75,7 @@ def test_a_delivered_message_is_the_one_that_was_sent() -> None:
     assert message.unique_id == answer.ext["transactionId"]
 
 
-def test_moments_order_the_delivery_not_arrival() -> None:
+def test_timer_delivers_in_order_of_delivery_time() -> None:
     broker = SmallBroker()
     now = broker.clock.now_ms()
     for seconds in (5, 1, 4, 2, 3):
@@ -84,13 +84,13 @@ def test_moments_order_the_delivery_not_arrival() -> None:
     assert delivered(broker) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_moment_that_passed_is_now() -> None:
+def test_timer_with_a_past_time_delivers_at_once() -> None:
     broker = SmallBroker()
     send_at(broker, b"late", broker.clock.now_ms() - 5)
     assert delivered(broker) == [b"late"]
 
 
-def test_three_days_and_no_more() -> None:
+def test_timer_rejects_delays_over_three_days() -> None:
     broker = SmallBroker()
     send(broker, b"far", TIMER_DELAY_SEC=str(3 * 86_400))
     too_far = broker.send("orders", b"x", {"TIMER_DELAY_SEC": str(3 * 86_400 + 1)})
@@ -100,7 +100,7 @@ def test_three_days_and_no_more() -> None:
     assert delivered(broker) == [b"plain"]
 
 
-def test_a_long_wait_is_rolled_so_that_retention_can_not_take_it() -> None:
+def test_timer_rolls_long_delays_before_they_expire() -> None:
     broker = SmallBroker()
     send(broker, b"far", TIMER_DELAY_SEC=str(3 * 86_400))
     broker.clock.advance(hours=48)
@@ -117,7 +117,7 @@ def test_a_long_wait_is_rolled_so_that_retention_can_not_take_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["stop", "kill"])
-def test_none_is_lost_over_a_restart_and_saved_ones_are_not_repeated(restarts: str) -> None:
+def test_timer_restart_loses_nothing_and_repeats_nothing_saved(restarts: str) -> None:
     broker = SmallBroker()
     now = broker.clock.now_ms()
     for rank in range(600):
@@ -134,11 +134,11 @@ def test_none_is_lost_over_a_restart_and_saved_ones_are_not_repeated(restarts: s
     if restarts == "stop":
         assert repeated == 0
     else:
-        # Saved every ten seconds: the moments since then come again.
+        # Progress is saved every ten seconds: later deliveries are repeated.
         assert repeated <= 220
 
 
-def test_progress_is_a_moment_as_well_as_an_offset() -> None:
+def test_timer_progress_has_a_time_and_an_offset() -> None:
     broker = SmallBroker()
     now = broker.clock.now_ms()
     send_at(broker, b"late", now + 100_000)
@@ -152,7 +152,7 @@ def test_progress_is_a_moment_as_well_as_an_offset() -> None:
     assert delivered(broker) == [b"early", b"late"]
 
 
-def test_a_start_reads_in_slices_and_saves_nothing_before_it_is_done(
+def test_timer_start_reads_in_slices_and_saves_when_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = SmallBroker()
@@ -177,7 +177,7 @@ def test_a_start_reads_in_slices_and_saves_nothing_before_it_is_done(
     assert len(delivered(broker)) == 40
 
 
-def test_progress_beyond_the_end_of_the_queue_hides_nothing() -> None:
+def test_timer_progress_beyond_the_queue_end_hides_nothing() -> None:
     broker = SmallBroker()
     far = TimerProgress(low=50, scanned=100, moment=1 << 50, offset=0, roll_ms=1 << 40)
     progress_table(broker.store).save(far)
@@ -187,7 +187,7 @@ def test_progress_beyond_the_end_of_the_queue_hides_nothing() -> None:
     assert delivered(broker) == [b"new"]
 
 
-def test_a_clock_that_is_set_back_loses_nothing() -> None:
+def test_timer_clock_set_back_loses_nothing() -> None:
     broker = SmallBroker()
     now = broker.clock.now_ms()
     send_at(broker, b"a", now + 5_000)
@@ -218,7 +218,7 @@ def test_timers_with_a_backlog_are_bounded_per_tick_and_say_that_there_is_more(
     assert ticks == [(True, 12), (True, 4), (False, 0)]
 
 
-def test_a_full_disk_delays_delivery() -> None:
+def test_timer_full_disk_delays_delivery() -> None:
     broker = SmallBroker()
     for rank in range(5):
         send(broker, b"%d" % rank, TIMER_DELAY_SEC="1")
@@ -261,7 +261,7 @@ def test_timers_20000_waiting_take_under_48_bytes_each() -> None:
 # Recall
 
 
-def test_a_recalled_message_does_not_come() -> None:
+def test_recall_prevents_delivery() -> None:
     broker = SmallBroker()
     answer = send(broker, b"mistake", TIMER_DELAY_SEC="5")
     send(broker, b"right", TIMER_DELAY_SEC="5")
@@ -274,18 +274,18 @@ def test_a_recalled_message_does_not_come() -> None:
 
 
 @pytest.mark.parametrize("restarts", ["stop", "kill"])
-def test_a_recall_outlives_a_restart(restarts: str) -> None:
+def test_recall_survives_a_restart(restarts: str) -> None:
     broker = SmallBroker()
     answer = send(broker, b"mistake", TIMER_DELAY_SEC="5")
     assert code_of(take_back(broker, answer.ext["recallHandle"])) == 0
     broker.restart() if restarts == "stop" else broker.kill()
-    # When it starts the moment has passed, and the recall is read after its message.
+    # At the restart the delivery time has passed, and the recall is read after its message.
     broker.clock.advance(seconds=20)
     broker.run(seconds=2)
     assert delivered(broker) == []
 
 
-def test_nothing_is_delivered_before_its_recall_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_is_read_before_delivery_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = SmallBroker()
     handles = [send(broker, b"%d" % n, TIMER_DELAY_SEC="5").ext["recallHandle"] for n in range(30)]
     for handle in handles:
@@ -299,7 +299,7 @@ def test_nothing_is_delivered_before_its_recall_was_read(monkeypatch: pytest.Mon
     assert delivered(broker) == []
 
 
-def test_a_synced_recall_counts_before_it_can_be_seen() -> None:
+def test_recall_with_sync_flush_counts_before_it_is_visible() -> None:
     broker = SmallBroker(store_config=replace(STORE, flush_mode=FlushMode.SYNC))
     answer = send(broker, b"mistake", TIMER_DELAY_SEC="5")
     broker.run(seconds=4.9)
@@ -313,7 +313,7 @@ def test_a_synced_recall_counts_before_it_can_be_seen() -> None:
     assert delivered(broker) == []
 
 
-def test_a_rolled_message_can_still_be_recalled() -> None:
+def test_recall_of_a_rolled_message_works() -> None:
     broker = SmallBroker()
     answer = send(broker, b"far", TIMER_DELAY_SEC=str(3 * 86_400))
     broker.clock.advance(hours=48)
@@ -331,7 +331,7 @@ def test_recall_says_why_it_fails() -> None:
     good = recall.decode(answer.ext["recallHandle"])
     assert good is not None
     cases = {
-        "none that a broker": "bm9uc2Vuc2U=",
+        "invalid recall handle": "bm9uc2Vuc2U=",
         "topic orders, not other": answer.ext["recallHandle"],
         "at broker b, not broker-a": good._replace(broker="b").encode(),
         "waits": good._replace(unique_id="nobody").encode(),
@@ -349,7 +349,7 @@ def test_recall_says_why_it_fails() -> None:
     assert code_of(take_back(broker, answer.ext["recallHandle"])) == ResponseCode.ILLEGAL_OPERATION
 
 
-def test_a_producer_can_not_forge_a_recall() -> None:
+def test_recall_forged_by_a_producer_is_ignored() -> None:
     broker = SmallBroker()
     answer = send(broker, b"victim", TIMER_DELAY_SEC="5")
     key = f"orders+{answer.ext['transactionId']}"
@@ -358,7 +358,7 @@ def test_a_producer_can_not_forge_a_recall() -> None:
     assert delivered(broker) == [b"forged", b"victim"]
 
 
-def test_a_message_without_delay_has_no_handle() -> None:
+def test_recall_handle_is_absent_without_a_delay() -> None:
     broker = SmallBroker()
     assert "recallHandle" not in send(broker, b"plain").ext
     assert "recallHandle" not in send(broker, b"level", DELAY="3").ext
@@ -367,17 +367,17 @@ def test_a_message_without_delay_has_no_handle() -> None:
 @pytest.mark.parametrize(
     "text", ["", "%%%", "djEgYQ==", "é", "A" * 2000, "djIgdG9waWMgYnJva2VyIDEga2V5", "YQ"]
 )
-def test_text_that_is_no_handle(text: str) -> None:
+def test_recall_handle_that_is_invalid_is_rejected(text: str) -> None:
     assert recall.decode(text) is None
 
 
-def test_a_handle_survives_its_encoding() -> None:
+def test_recall_handle_round_trips() -> None:
     handle = recall.Handle("orders", "broker-a", 1_700_000_000_123, "AC1100018A6418B4AAC2")
     assert recall.decode(handle.encode()) == handle
 
 
-def test_the_clock_is_the_brokers() -> None:
-    """Moments are compared with the wall clock, whatever the producer's says."""
+def test_timer_uses_the_clock_of_the_broker() -> None:
+    """Delivery times are compared with the broker's wall clock, not the producer's."""
     clock = ManualClock(5_000_000)
     broker = SmallBroker(clock=clock)
     send_at(broker, b"soon", 5_001_000)

@@ -23,13 +23,17 @@ def made(disk: SimDisk | None = None, config: BrokerConfig | None = None) -> Top
     return Topics(tables.topics, config or BrokerConfig(), ManualClock(), 18)
 
 
-def test_built_in_topics_are_there() -> None:
+def test_topics_include_the_built_in_ones() -> None:
     topics = made()
     expected = {
-        "TBW102": (8, 7), "SCHEDULE_TOPIC_XXXX": (18, 6), "DefaultCluster": (16, 7),
-        "broker-a": (1, 7), "BenchmarkTest": (1024, 6), "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
+        "TBW102": (8, 7),
+        "SCHEDULE_TOPIC_XXXX": (18, 6),
+        "DefaultCluster": (16, 7),
+        "broker-a": (1, 7),
+        "BenchmarkTest": (1024, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
         "DefaultCluster_REPLY_TOPIC": (1, 6),
-    }  # fmt: skip
+    }
     for name, (queues, perm) in expected.items():
         topic = topics.get(name)
         assert topic is not None, name
@@ -38,7 +42,7 @@ def test_built_in_topics_are_there() -> None:
     assert made(config=BrokerConfig(auto_create_topics=False)).get("TBW102") is None
 
 
-def test_changes_are_saved_and_told_and_counted() -> None:
+def test_topics_change_is_saved_announced_and_counted() -> None:
     disk = SimDisk()
     topics = made(disk)
     told: list[int] = []
@@ -53,7 +57,7 @@ def test_changes_are_saved_and_told_and_counted() -> None:
     assert made(disk).get("orders") is None
 
 
-def test_a_new_topic_is_made_after_the_template() -> None:
+def test_topics_auto_create_follows_the_template() -> None:
     topics = made()
     for asked, queues in ((4, 4), (0, 8), (99, 8)):
         topic = topics.for_send(f"t{asked}", "TBW102", asked)
@@ -66,7 +70,7 @@ def test_a_new_topic_is_made_after_the_template() -> None:
     assert retry.write_queue_nums == 1
 
 
-def test_settings_can_change_while_it_runs() -> None:
+def test_topics_follow_changed_settings() -> None:
     topics = made()
     topics.adopt(BrokerConfig(auto_create_topics=False, topics_max=len(topics)))
     assert topics.for_send("new", "TBW102", 4) is None
@@ -75,12 +79,12 @@ def test_settings_can_change_while_it_runs() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1025])
-def test_too_many_queues(count: int) -> None:
+def test_topics_reject_too_many_queues(count: int) -> None:
     with pytest.raises(RequestRejected, match="queues"):
         made().put(TopicConfig(topic_name="orders", read_queue_nums=count))
 
 
-def test_a_table_edited_by_hand_is_not_trusted() -> None:
+def test_topics_table_edited_by_hand_is_validated() -> None:
     disk = SimDisk()
     bad = TopicConfig(topic_name="../x")
     Tables(disk, "config").topics.save(TopicConfigTable(topic_config_table={"../x": bad}))

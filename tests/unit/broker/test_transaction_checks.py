@@ -1,4 +1,4 @@
-"""Asking producers what became of their transactions, and parking what nobody knows."""
+"""Checking transactions with their producers, and parking those that stay unresolved."""
 
 from transactional import COMMIT, ROLLBACK, checks, code_of, decide, producer, send_half, visible
 

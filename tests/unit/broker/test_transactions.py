@@ -181,9 +181,9 @@ def test_a_synced_decision_is_answered_when_it_is_on_the_medium() -> None:
 
 
 def test_a_message_that_claims_to_be_a_decision_decides_nothing() -> None:
-    """1. A half stands at the beginning of the log. 2. Somebody sends a message whose flag says
-    that a transaction was committed; its half would be at 0. 3. The broker is killed, and looks
-    whether the last record is a decision that a crash interrupted."""
+    """1. A half is at the beginning of the log. 2. A client sends a message whose flag says that
+    a transaction was committed; its half would be at 0. 3. The broker is killed, and at its
+    restart checks whether the last record is a decision that a crash interrupted."""
     broker = SmallBroker()
     half = send_half(broker)
     assert half.physical_offset == 0
@@ -216,8 +216,10 @@ def test_start_after_a_crash_behind_a_retry_decides_no_other_transaction(dead: b
     assert code_of(decide(broker, second, COMMIT)) == 0
     (committed,) = broker.messages("orders", 2)
     ext = {
-        "offset": str(committed.physical_offset), "group": "g", "delayLevel": "-1" if dead else "0",
-    }  # fmt: skip
+        "offset": str(committed.physical_offset),
+        "group": "g",
+        "delayLevel": "-1" if dead else "0",
+    }
     answer = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
     assert code_of(answer) == 0
     marks = ops(broker)

@@ -32,18 +32,29 @@ def pull(
     broker: SmallBroker, peer: RecordingPeer, offset: int, *, queue_id: int = 0, wait_ms: int = 0
 ) -> None:
     fields = PullMessageRequest(
-        consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
-        sys_flag=4 | (2 if wait_ms else 0), commit_offset=0, suspend_timeout_ms=wait_ms,
-        subscription="*", sub_version=0,
-    )  # fmt: skip
+        consumer_group=GROUP,
+        topic=TOPIC,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=4 | (2 if wait_ms else 0),
+        commit_offset=0,
+        suspend_timeout_ms=wait_ms,
+        subscription="*",
+        sub_version=0,
+    )
     header = Header(code=RequestCode.PULL_MESSAGE, opaque=1, ext=fields.to_ext())
     broker.received(peer, encode_command(header))
     peer.answers()
 
 
 def confirm(broker: SmallBroker, offset: int, *, queue_id: int = 0) -> None:
-    ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id),
-           "commitOffset": str(offset)}  # fmt: skip
+    ext = {
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": str(queue_id),
+        "commitOffset": str(offset),
+    }
     assert broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 
 
@@ -64,7 +75,7 @@ def kinds(broker: SmallBroker) -> list[tuple[Kind, bool]]:
     return [(one.kind, one.ended_ms > 0) for one in events(broker)]
 
 
-def test_a_queue_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+def test_watchdog_reports_an_unread_queue(caplog: pytest.LogCaptureFixture) -> None:
     broker = small(queues=2)
     member = join(broker, GROUP, TOPIC)
     for queue_id in range(2):
@@ -78,24 +89,27 @@ def test_a_queue_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
             assert not events(broker)
     (found,) = events(broker)
     assert (found.kind, found.group, found.topic, found.queue_id) == (
-        Kind.UNOWNED, GROUP, TOPIC, 1,
-    )  # fmt: skip
+        Kind.UNOWNED,
+        GROUP,
+        TOPIC,
+        1,
+    )
     assert found.waiting == 1
-    assert STUCK_S <= found.stood_s <= STUCK_S + 20
-    assert "nobody has read queue 1 of orders" in found.said
-    assert "tianzhou group show billing" in found.mend
+    assert STUCK_S <= found.stuck_s <= STUCK_S + 20
+    assert "no member has read queue 1 of orders" in found.text
+    assert "tianzhou group show billing" in found.remedy
     assert [r.message for r in caplog.records].count("group.unowned") == 1
-    # Whoever missed a change of the members is told again.
+    # Members that missed a membership change are notified again.
     assert RequestCode.NOTIFY_CONSUMER_IDS_CHANGED in [told.code for told in member.take_told()]
     pull(broker, member, 0, queue_id=1)
     confirm(broker, 1, queue_id=1)
-    wait(broker, STUCK_S / module.LOOKS + 1)
+    wait(broker, STUCK_S / module.ROUNDS + 1)
     assert kinds(broker) == [(Kind.UNOWNED, True)]
     assert broker.parts.watchdog.counts()[Kind.UNOWNED] == 0
     assert broker.parts.watchdog.found_counts[Kind.UNOWNED] == 1
 
 
-def test_an_owner_that_leaves_has_time_to_be_replaced() -> None:
+def test_watchdog_allows_time_to_replace_an_owner() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC)
     join(broker, GROUP, TOPIC, client_id="client-2", port=5001)
@@ -104,14 +118,14 @@ def test_an_owner_that_leaves_has_time_to_be_replaced() -> None:
         pull(broker, member, 0)
         wait(broker, 1)
     member.close()
-    broker.parts.clients.gone(member)
+    broker.parts.clients.remove_client(member)
     wait(broker, STUCK_S / 2 - 2)
     assert not events(broker)
     wait(broker, STUCK_S / 4)
     assert kinds(broker) == [(Kind.UNOWNED, False)]
 
 
-def test_an_owner_that_does_not_pull() -> None:
+def test_watchdog_reports_an_owner_that_does_not_pull() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC, client_id="10.1.1.1@7")
     for _ in range(3):
@@ -120,10 +134,10 @@ def test_an_owner_that_does_not_pull() -> None:
     wait(broker, STUCK_S + 20)
     (found,) = events(broker)
     assert (found.kind, found.client_id, found.waiting) == (Kind.NOT_PULLED, "10.1.1.1@7", 3)
-    assert "10.1.1.1@7 of group billing has queue 0 of orders" in found.said
+    assert "10.1.1.1@7 of group billing has queue 0 of orders" in found.text
 
 
-def test_a_pull_that_waits_is_a_pull() -> None:
+def test_watchdog_counts_a_held_pull() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC)
     broker.send(TOPIC)
@@ -134,7 +148,7 @@ def test_a_pull_that_waits_is_a_pull() -> None:
     assert not events(broker)
 
 
-def test_an_offset_that_stays_while_the_lag_grows() -> None:
+def test_watchdog_reports_a_stuck_offset_with_growing_lag() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC)
     broker.send(TOPIC, named={"KEYS": "o-17"})
@@ -150,11 +164,11 @@ def test_an_offset_that_stays_while_the_lag_grows() -> None:
     (first, _) = broker.messages(TOPIC)
     assert (found.kind, found.offset, found.waiting) == (Kind.FROZEN, 0, 2)
     assert (found.message_id, found.keys) == (first.message_id, "o-17")
-    assert f"tianzhou message show orders {first.message_id}" in found.mend
-    assert "tianzhou group reset billing orders --queue 0 --to-offset 1" in found.mend
+    assert f"tianzhou message show orders {first.message_id}" in found.remedy
+    assert "tianzhou group reset billing orders --queue 0 --to-offset 1" in found.remedy
 
 
-def test_an_ordered_queue_that_one_message_blocks(caplog: pytest.LogCaptureFixture) -> None:
+def test_watchdog_reports_a_blocked_ordered_queue(caplog: pytest.LogCaptureFixture) -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC, client_id="ordered")
     for number in range(5):
@@ -169,15 +183,15 @@ def test_an_ordered_queue_that_one_message_blocks(caplog: pytest.LogCaptureFixtu
     blocker = broker.messages(TOPIC)[2]
     assert (found.kind, found.offset, found.waiting) == (Kind.BLOCKED, 2, 3)
     assert (found.message_id, found.keys) == (blocker.message_id, "o-2")
-    assert f"not got beyond message {blocker.message_id} at offset 2" in found.said
+    assert f"not got beyond message {blocker.message_id} at offset 2" in found.text
     (line,) = [r for r in caplog.records if r.message == "group.blocked"]
     assert blocker.message_id in str(vars(line)["said"])
     confirm(broker, 5)
-    wait(broker, STUCK_S / module.LOOKS + 1)
+    wait(broker, STUCK_S / module.ROUNDS + 1)
     assert kinds(broker) == [(Kind.BLOCKED, True)]
 
 
-def test_members_that_want_different_things() -> None:
+def test_watchdog_reports_members_with_different_subscriptions() -> None:
     broker = small()
     make_topic(broker, "audits", 1)
     join(broker, GROUP, TOPIC)
@@ -189,7 +203,7 @@ def test_members_that_want_different_things() -> None:
     assert (found.kind, found.group, found.queue_id) == (Kind.SUBSCRIPTIONS_DIFFER, GROUP, -1)
 
 
-def test_a_group_that_gets_on_is_left_in_peace() -> None:
+def test_watchdog_ignores_a_group_that_makes_progress() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC)
     for number in range(STUCK_S // 2):
@@ -202,18 +216,18 @@ def test_a_group_that_gets_on_is_left_in_peace() -> None:
     assert not events(broker)
 
 
-def test_groups_without_members_are_nobodys_alarm() -> None:
+def test_watchdog_ignores_groups_without_members() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC)
     broker.send(TOPIC)
     wait(broker, STUCK_S + 20)
     assert kinds(broker) == [(Kind.UNOWNED, False)]
-    broker.parts.clients.gone(member)
+    broker.parts.clients.remove_client(member)
     wait(broker, STUCK_S)
     assert kinds(broker) == [(Kind.UNOWNED, True)]
 
 
-def test_what_a_queue_had_before_a_late_group_came_does_not_wait_for_it() -> None:
+def test_watchdog_ignores_messages_older_than_the_group() -> None:
     broker = small()
     for _ in range(2):
         broker.send(TOPIC)
@@ -228,7 +242,7 @@ def test_what_a_queue_had_before_a_late_group_came_does_not_wait_for_it() -> Non
     assert kinds(broker) == [(Kind.UNOWNED, False)]
 
 
-def test_many_queues_cost_many_ticks_and_few_lines(
+def test_watchdog_spreads_many_queues_over_ticks_and_logs_few_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ROWS_PER_TICK", 10)
@@ -254,7 +268,7 @@ def test_many_queues_cost_many_ticks_and_few_lines(
     assert vars(more)["count"] == 20
 
 
-def test_what_clients_choose_is_cut() -> None:
+def test_watchdog_truncates_client_supplied_text() -> None:
     broker = small()
     member = join(broker, GROUP, TOPIC, client_id="x" * 10_000)
     broker.send(TOPIC, named={"KEYS": "k" * 500})

@@ -17,10 +17,12 @@ TWO_BROKERS = [queue("b1", n) for n in range(4)] + [queue("b2", n) for n in rang
 
 def shares(strategy: Strategy, queues: list[MessageQueue], *clients: str) -> list[list[str]]:
     return [
-        [f"{q.broker_name}_q{q.queue_id}" for q in
-         assign(strategy, group="g", client_id=client, queues=queues, clients=clients)]
+        [
+            f"{q.broker_name}_q{q.queue_id}"
+            for q in assign(strategy, group="g", client_id=client, queues=queues, clients=clients)
+        ]
         for client in clients
-    ]  # fmt: skip
+    ]
 
 
 def test_average_as_the_book_has_it() -> None:
@@ -116,7 +118,7 @@ def test_machine_room_nearby() -> None:
     strategy = assignment.machine_room_nearby(
         lambda q: q.broker_name.partition("-")[0], lambda client: client.partition("-")[0]
     )
-    # Shanghai has nobody, so its queues are for all.
+    # Shanghai has no member, so its queues are shared by all.
     assert shares(strategy, queues, "bj-1", "hz-1", "hz-2") == [
         ["bj-b_q0", "bj-b_q1", "sh-b_q0"],
         ["hz-b_q0", "sh-b_q1"],

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.batching import Batch, Kind, OpenBatches, size_in_batch
-from tianzhou.client.core.sending import batch_request
+from tianzhou.client.core.send_request import batch_request
 from tianzhou.client.options import Batching, ProducerOptions
 from tianzhou.record.message import Message
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tianzhou.client.aio.connection import Connection, ConnectionOwner
 from tianzhou.client.options import ClientOptions
+from tianzhou.client.transport.aio import Connection, ConnectionOwner
 from tianzhou.net.rpc import Request
 
 
@@ -12,14 +12,14 @@ class Keeper:
         self.closings = 0
 
     def requested(self, connection: Connection, request: Request) -> None:
-        raise AssertionError("nobody asked anything")
+        raise AssertionError("unexpected request")
 
     def closed(self, connection: Connection) -> None:
         self.closings += 1
 
 
 class DeadTransport(asyncio.Transport):
-    """As asyncio shows a socket that was reset before the loop came to it: nobody is there."""
+    """As asyncio shows a socket that was reset before the loop handled it: no peer."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass

@@ -9,12 +9,19 @@ from tianzhou.client.errors import NoNameServer, RemoteError, remote_error
 @pytest.mark.parametrize(
     ("code", "retry"),
     [
-        (1, Retry.OTHER_BROKER), (2, Retry.OTHER_BROKER), (13, Retry.NEVER),
-        (14, Retry.OTHER_BROKER), (16, Retry.AFTER_ROUTE_REFRESH), (17, Retry.AFTER_ROUTE_REFRESH),
-        (29, Retry.NEVER), (204, Retry.AFTER_ROUTE_REFRESH), (205, Retry.AFTER_ROUTE_REFRESH),
-        (1500, Retry.OTHER_BROKER), (31_999, Retry.NEVER),
+        (1, Retry.OTHER_BROKER),
+        (2, Retry.OTHER_BROKER),
+        (13, Retry.NEVER),
+        (14, Retry.OTHER_BROKER),
+        (16, Retry.AFTER_ROUTE_REFRESH),
+        (17, Retry.AFTER_ROUTE_REFRESH),
+        (29, Retry.NEVER),
+        (204, Retry.AFTER_ROUTE_REFRESH),
+        (205, Retry.AFTER_ROUTE_REFRESH),
+        (1500, Retry.OTHER_BROKER),
+        (31_999, Retry.NEVER),
     ],
-)  # fmt: skip
+)
 def test_an_answer_says_whether_to_try_again(code: int, retry: Retry) -> None:
     error = remote_error("h:1", code, "because")
     assert error.retry is retry

@@ -11,7 +11,7 @@ from tianzhou.client.core.offsets import (
     StartPosition,
     decode_file,
     encode_file,
-    moment_ms,
+    epoch_ms,
     start_rule,
 )
 from tianzhou.wire.errors import BodyError
@@ -51,16 +51,16 @@ def test_where_a_new_group_begins(
 
 
 def test_moments() -> None:
-    assert moment_ms(datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)) == 1500
+    assert epoch_ms(datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)) == 1500
     local = datetime(2026, 1, 31, 23, 59, 59).astimezone()
-    assert moment_ms("20260131235959") == local.timestamp() * 1000
-    assert moment_ms(12) == 12
+    assert epoch_ms("20260131235959") == local.timestamp() * 1000
+    assert epoch_ms(12) == 12
 
 
 @pytest.mark.parametrize("wrong", ["2026013123595", "20260231000000", "yesterday", ""])
 def test_moments_that_are_none(wrong: str) -> None:
     with pytest.raises(UsageError, match="yyyyMMddHHmmss"):
-        moment_ms(wrong)
+        epoch_ms(wrong)
 
 
 def test_only_what_changed_is_saved() -> None:

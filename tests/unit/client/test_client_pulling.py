@@ -31,9 +31,13 @@ HOST_V6 = encode_host(Host("::1", 10911))
 def stored(*entries: Entry, first: int = 10, store_host: bytes = HOST) -> bytes:
     chunk = build(entries, store_host=store_host, record_crc=False)
     stamp(
-        chunk, 0, len(chunk), queue_offsets=range(first, first + len(chunk)),
-        physical_offset=1000, store_timestamp=5,
-    )  # fmt: skip
+        chunk,
+        0,
+        len(chunk),
+        queue_offsets=range(first, first + len(chunk)),
+        physical_offset=1000,
+        store_timestamp=5,
+    )
     return bytes(chunk.data)
 
 
@@ -43,16 +47,32 @@ def entry(body: bytes, properties: bytes = b"", *, sys_flag: int = 0, topic: str
 
 def plan(**more: int | bool) -> PullPlan:
     wanted = subscribe("T", "a || b", version=9)
-    return PullPlan("g", QUEUE, wanted, 32, 1 << 18, 15_000, **more)  # pyright: ignore[reportArgumentType] # only `lite` is given
+    return PullPlan(
+        group="g",
+        queue=QUEUE,
+        subscription=wanted,
+        count_max=32,
+        bytes_max=1 << 18,
+        suspend_ms=15_000,
+        **more,  # pyright: ignore[reportArgumentType] # only `lite` is given
+    )
 
 
 def test_the_header_of_a_pull() -> None:
     assert plan().ext(40, commit=30) == {
-        "consumerGroup": "g", "topic": "T", "queueId": "3", "queueOffset": "40",
-        "maxMsgNums": "32", "sysFlag": "7", "commitOffset": "30", "suspendTimeoutMillis": "15000",
-        "subscription": "a || b", "subVersion": "9", "expressionType": "TAG",
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": "3",
+        "queueOffset": "40",
+        "maxMsgNums": "32",
+        "sysFlag": "7",
+        "commitOffset": "30",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "a || b",
+        "subVersion": "9",
+        "expressionType": "TAG",
         "maxMsgBytes": "262144",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("commit", [None, 0])
@@ -69,9 +89,13 @@ FIELDS = {"suggestWhichBrokerId": "1", "nextBeginOffset": "42", "minOffset": "2"
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(0, PullStatus.FOUND), (19, PullStatus.NO_NEW), (20, PullStatus.NO_MATCHED),
-     (21, PullStatus.OFFSET_ILLEGAL)],
-)  # fmt: skip
+    [
+        (0, PullStatus.FOUND),
+        (19, PullStatus.NO_NEW),
+        (20, PullStatus.NO_MATCHED),
+        (21, PullStatus.OFFSET_ILLEGAL),
+    ],
+)
 def test_what_an_answer_means(code: int, status: PullStatus) -> None:
     answer = read_answer(Header(code=code, opaque=1, flag=1, ext=FIELDS), b"x")
     assert answer is not None
@@ -104,16 +128,14 @@ def test_no_records() -> None:
 
 def test_a_tag_with_the_hash_of_another_is_left_out() -> None:
     accepts = subscribe("T", "Aa", version=1).accepts_tag
-    body = stored(
-        entry(b"1", b"TAGS\x01Aa\x02"), entry(b"2", b"TAGS\x01BB\x02"), entry(b"3")
-    )  # fmt: skip
+    body = stored(entry(b"1", b"TAGS\x01Aa\x02"), entry(b"2", b"TAGS\x01BB\x02"), entry(b"3"))
     assert records_of(body, asked=10, accepts_tag=accepts).offsets == [10]
 
 
 @pytest.mark.parametrize("cut", [1, 50, 91])
 def test_a_torn_answer_is_an_error(cut: int) -> None:
     body = stored(entry(b"one"), entry(b"two"))
-    with pytest.raises(RecordDamaged, match="begins no whole record"):
+    with pytest.raises(RecordDamaged, match="does not start a whole record"):
         records_of(body[:-cut], asked=10)
 
 

@@ -24,8 +24,11 @@ def test_tags_are_compared_again() -> None:
     made = subscribe("orders", "Aa || c", version=7)
     assert made.accepts_tag is not None
     assert [made.accepts_tag(tag) for tag in (b"Aa", b"BB", b"c", None)] == [
-        True, False, True, False,
-    ]  # fmt: skip
+        True,
+        False,
+        True,
+        False,
+    ]
     data = made.to_data()
     assert data.tags_set == ("Aa", "c")
     assert data.code_set == (99, 2112)

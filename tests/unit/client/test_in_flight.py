@@ -77,7 +77,7 @@ def test_landed_means_what_was_in_flight_then() -> None:
         assert all(task.done() for task in waiting)
         assert limiter.count == 1
         limiter.release(1, after)
-        await limiter.drained()  # at once: there is nobody
+        await limiter.drained()  # returns at once: nothing is in flight
         assert (limiter.count, limiter.size) == (0, 0)
 
     asyncio.run(play())

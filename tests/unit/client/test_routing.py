@@ -14,9 +14,13 @@ def data(*queues: QueueData, order: str | None = None, **brokers: dict[int, str]
         broker_datas=tuple(BrokerData(broker_name=n, broker_addrs=a) for n, a in brokers.items()),
         queue_datas=queues,
     )
-    return found if order is None else TopicRouteData(
-        broker_datas=found.broker_datas, queue_datas=queues, order_topic_conf=order
-    )  # fmt: skip
+    return (
+        found
+        if order is None
+        else TopicRouteData(
+            broker_datas=found.broker_datas, queue_datas=queues, order_topic_conf=order
+        )
+    )
 
 
 def queues(name: str, *, perm: int = 6, write: int = 2, read: int = 3) -> QueueData:
@@ -57,9 +61,13 @@ def test_an_ordered_topic_keeps_its_queues_while_a_broker_is_away() -> None:
 
 def test_a_borrowed_route_has_as_many_queues_as_will_be_made() -> None:
     default = data(
-        queues("a", perm=7, write=8, read=8), queues("b", perm=7, write=2, read=2), queues("c"),
-        a={0: "h:1"}, b={0: "h:2"}, c={0: "h:3"},
-    )  # fmt: skip
+        queues("a", perm=7, write=8, read=8),
+        queues("b", perm=7, write=2, read=2),
+        queues("c"),
+        a={0: "h:1"},
+        b={0: "h:2"},
+        c={0: "h:3"},
+    )
     route = borrowed_route("fresh", default, 4)
     assert route.is_borrowed
     assert names(route.write_queues) == ["a0", "a1", "a2", "a3", "b0", "b1"]
@@ -79,8 +87,10 @@ def test_name_servers_are_a_list_of_addresses() -> None:
 
 def test_a_name_server_without_a_port_has_9876() -> None:
     assert parse_nameservers("mq.example;10.0.0.1:1;[::1]") == (
-        "mq.example:9876", "10.0.0.1:1", "[::1]:9876",
-    )  # fmt: skip
+        "mq.example:9876",
+        "10.0.0.1:1",
+        "[::1]:9876",
+    )
 
 
 @pytest.mark.parametrize(

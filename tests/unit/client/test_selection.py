@@ -37,11 +37,21 @@ def rotation(latencies: Latencies, choice: QueueChoice = QueueChoice.ROUND_ROBIN
 @pytest.mark.parametrize(
     ("latency_ms", "alone_ms"),
     [
-        (0, 0), (49, 0), (50, 0), (100, 0), (549, 0), (550, 2_000), (1_799, 2_000),
-        (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (FAILURE_MS, 10_000), (15_000, 30_000),
+        (0, 0),
+        (49, 0),
+        (50, 0),
+        (100, 0),
+        (549, 0),
+        (550, 2_000),
+        (1_799, 2_000),
+        (1_800, 5_000),
+        (3_000, 6_000),
+        (5_000, 10_000),
+        (FAILURE_MS, 10_000),
+        (15_000, 30_000),
         (99_999, 30_000),
     ],
-)  # fmt: skip
+)
 def test_the_table_of_latencies(latency_ms: int, alone_ms: int) -> None:
     assert left_alone_ms(latency_ms) == alone_ms
 

@@ -18,10 +18,20 @@ from tianzhou.client.core.trace import (
 )
 
 PUB = Published(
-    timestamp_ms=1_700_000_000_000, region_id="DefaultRegion", group="makers", topic="orders",
-    message_id="7F0000010001", tags="a", keys="k1 k2", store_host="10.0.0.1:10911",
-    body_length=12, cost_ms=3, message_type=0, offset_id="0A000001", is_success=True,
-)  # fmt: skip
+    timestamp_ms=1_700_000_000_000,
+    region_id="DefaultRegion",
+    group="makers",
+    topic="orders",
+    message_id="7F0000010001",
+    tags="a",
+    keys="k1 k2",
+    store_host="10.0.0.1:10911",
+    body_length=12,
+    cost_ms=3,
+    message_type=0,
+    offset_id="0A000001",
+    is_success=True,
+)
 PUB_TEXT = (
     "Pub\x011700000000000\x01DefaultRegion\x01makers\x01orders\x017F0000010001\x01a\x01k1 k2\x01"
     "10.0.0.1:10911\x0112\x013\x010\x010A000001\x01true\x02"
@@ -79,11 +89,26 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max
 )
 
 
-@given(st.lists(st.builds(
-    Published, timestamp_ms=st.integers(0, 1 << 50), region_id=words, group=words, topic=words,
-    message_id=words, tags=words, keys=words, store_host=words, body_length=st.integers(0, 1 << 22),
-    cost_ms=st.integers(0, 10_000), message_type=st.integers(0, 4), offset_id=words,
-    is_success=st.booleans())))  # fmt: skip
+@given(
+    st.lists(
+        st.builds(
+            Published,
+            timestamp_ms=st.integers(0, 1 << 50),
+            region_id=words,
+            group=words,
+            topic=words,
+            message_id=words,
+            tags=words,
+            keys=words,
+            store_host=words,
+            body_length=st.integers(0, 1 << 22),
+            cost_ms=st.integers(0, 10_000),
+            message_type=st.integers(0, 4),
+            offset_id=words,
+            is_success=st.booleans(),
+        )
+    )
+)
 def test_records_come_back_as_they_were(records: list[TraceRecord]) -> None:
     assert decode_trace(encode_trace(records)) == records
 

@@ -68,7 +68,7 @@ def test_too_wide_only_without_order() -> None:
     window = filled(1)
     window.add([], [], 12)
     assert window.room(SMALL) is Room.TOO_WIDE
-    assert window.room(SMALL, orderly=True) is Room.FREE
+    assert window.room(SMALL.shared_by(1, orderly=True)) is Room.FREE
     window.finish(1)
     assert window.room(SMALL) is Room.FREE
 

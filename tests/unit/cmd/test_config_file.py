@@ -20,9 +20,13 @@ def test_lines_of_rocketmq(tmp_path: Path) -> None:
         "namesrvAddr=a:1;b:2\n  flushDiskType=SYNC_FLUSH\nurl=x=y\nempty=\n经纪=人\n",
     )
     assert read(path) == {
-        "brokerName": "broker-a", "namesrvAddr": "a:1;b:2", "flushDiskType": "SYNC_FLUSH",
-        "url": "x=y", "empty": "", "经纪": "人",
-    }  # fmt: skip
+        "brokerName": "broker-a",
+        "namesrvAddr": "a:1;b:2",
+        "flushDiskType": "SYNC_FLUSH",
+        "url": "x=y",
+        "empty": "",
+        "经纪": "人",
+    }
 
 
 def test_every_line_that_is_none_is_named(tmp_path: Path) -> None:

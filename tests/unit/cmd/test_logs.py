@@ -66,8 +66,11 @@ def test_json_is_one_line_with_everything() -> None:
     line = json.loads(text)
     assert line.pop("time")[10] == "T"
     assert line == {
-        "level": "WARNING", "event": "client.gone", "client": r"\xe9\n", "count": "3",
-    }  # fmt: skip
+        "level": "WARNING",
+        "event": "client.gone",
+        "client": r"\xe9\n",
+        "count": "3",
+    }
 
 
 def test_json_keeps_an_exception_within_the_line() -> None:
@@ -102,5 +105,7 @@ def test_a_sentence_is_plain_for_people_and_an_event_for_programs(
     say("Broker h:1", "server.ready", level=logging.WARNING)
     line = json.loads(capsys.readouterr().err)
     assert (line["event"], line["level"], line["text"]) == (
-        "server.ready", "WARNING", "Broker h:1",
-    )  # fmt: skip
+        "server.ready",
+        "WARNING",
+        "Broker h:1",
+    )

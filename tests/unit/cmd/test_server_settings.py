@@ -31,8 +31,11 @@ def taken(
 
 def facts(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     names = ("setting", "variable", "file", "did_you_mean")
-    return [{name: vars(record)[name] for name in names if name in vars(record)}
-            for record in caplog.records if record.levelno == logging.WARNING]  # fmt: skip
+    return [
+        {name: vars(record)[name] for name in names if name in vars(record)}
+        for record in caplog.records
+        if record.levelno == logging.WARNING
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_every_wrong_change_is_named_with_the_setting_it_may_mean(tmp_path: Path
         taken(tmp_path, "", None, "flush_mod=sync", "novel=1", "port", "=1", "ha_secret")
     assert caught.value.problems == [
         "unknown setting 'flush_mod' in --set (did you mean 'flush_mode'?)",
-        "unknown setting 'novel' in --set (see docs/settings.md)",
+        "unknown setting 'novel' in --set (see docs/configuration.md)",
         "invalid --set 'port'; use --set NAME=VALUE",
         "invalid --set '=1'; use --set NAME=VALUE",
         "invalid --set ******; use --set NAME=VALUE",
@@ -105,10 +108,13 @@ def test_only_misspelt_variables_are_logged(
 ) -> None:
     """Settings of other servers, variables of other tools and empty ones are not ours to name."""
     environment = {
-        "TIANZHOU_FLUSH_MOD": "sync", "TIANZHOU_NAMESERVER": "a:1",
-        "TIANZHOU_SCAN_INTERVAL_MS": "9", "TIANZHOU_SERVICE_HOST": "10.0.0.1",
-        "TIANZHOU_HA_SECRET": "", "FLUSH_MODE": "sync",
-    }  # fmt: skip
+        "TIANZHOU_FLUSH_MOD": "sync",
+        "TIANZHOU_NAMESERVER": "a:1",
+        "TIANZHOU_SCAN_INTERVAL_MS": "9",
+        "TIANZHOU_SERVICE_HOST": "10.0.0.1",
+        "TIANZHOU_HA_SECRET": "",
+        "FLUSH_MODE": "sync",
+    }
     assert load(Config, taken(tmp_path, "", environment).values)[0] == Config()
     assert facts(caplog) == [
         {"variable": "TIANZHOU_FLUSH_MOD", "did_you_mean": "TIANZHOU_FLUSH_MODE"}

@@ -10,10 +10,15 @@ NAMES = [f"topic-{number:03}" for number in range(250)]
 def listed(query: str) -> Listing[str]:
     request = Request(
         {
-            "type": "http", "method": "GET", "path": "/topics", "headers": [], "scheme": "http",
-            "server": ("127.0.0.1", 80), "query_string": query.encode(),
+            "type": "http",
+            "method": "GET",
+            "path": "/topics",
+            "headers": [],
+            "scheme": "http",
+            "server": ("127.0.0.1", 80),
+            "query_string": query.encode(),
         }
-    )  # fmt: skip
+    )
     return listing(request, NAMES, name=str, sorts={"last": lambda name: int(name[-1])})
 
 
@@ -25,8 +30,12 @@ def test_one_page_at_a_time() -> None:
 
 def test_pages_that_are_not_there_are_the_nearest() -> None:
     assert [listed(f"page={text}").page for text in ("0", "99", "-1", "x", "9" * 50)] == [
-        1, 3, 1, 1, 1,
-    ]  # fmt: skip
+        1,
+        3,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_a_word_filters_whatever_its_case() -> None:

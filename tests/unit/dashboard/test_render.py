@@ -3,14 +3,14 @@
 import jinja2
 import pytest
 
-from tianzhou.dashboard.render import environment, exact_text, moment_text
+from tianzhou.dashboard.render import environment, exact_text, time_text
 
 AT_MS = 1_794_817_800_007
 
 
 def test_moment_has_date_and_zone() -> None:
-    assert moment_text(AT_MS) == "2026-11-16 08:30:00 UTC"
-    assert moment_text(0) == "never"
+    assert time_text(AT_MS) == "2026-11-16 08:30:00 UTC"
+    assert time_text(0) == "never"
 
 
 def test_exact_moment_has_milliseconds() -> None:

@@ -9,9 +9,17 @@ from tianzhou.filter.sql92 import compile_sql
 from tianzhou.record.properties import encode
 
 MESSAGE: Final = {
-    "a": "5", "s": "x", "t": "true", "T": "TRUE", "d": "1.5", "z": "0.0", "mz": "-0.0",
-    "n": "NaN", "big": "99999999999", "u": "苹果",
-}  # fmt: skip
+    "a": "5",
+    "s": "x",
+    "t": "true",
+    "T": "TRUE",
+    "d": "1.5",
+    "z": "0.0",
+    "mz": "-0.0",
+    "n": "NaN",
+    "big": "99999999999",
+    "u": "苹果",
+}
 """Whatever begins with `m` and is not here is missing."""
 
 NULL: Final = None
@@ -34,15 +42,29 @@ MISSING = [
 ]  # fmt: skip
 
 LOGIC = [
-    ("TRUE", True), ("FALSE", False), ("NULL", NULL), ("NOT TRUE", False), ("NOT NULL", NULL),
-    ("TRUE AND NULL", NULL), ("FALSE AND NULL", False), ("NULL AND FALSE", False),
-    ("TRUE OR NULL", True), ("NULL OR TRUE", True), ("FALSE OR NULL", NULL),
-    ("TRUE AND TRUE AND FALSE", False), ("FALSE OR FALSE OR TRUE", True),
-    ("NULL AND TRUE AND TRUE", NULL), ("NULL OR FALSE OR FALSE", NULL),
+    ("TRUE", True),
+    ("FALSE", False),
+    ("NULL", NULL),
+    ("NOT TRUE", False),
+    ("NOT NULL", NULL),
+    ("TRUE AND NULL", NULL),
+    ("FALSE AND NULL", False),
+    ("NULL AND FALSE", False),
+    ("TRUE OR NULL", True),
+    ("NULL OR TRUE", True),
+    ("FALSE OR NULL", NULL),
+    ("TRUE AND TRUE AND FALSE", False),
+    ("FALSE OR FALSE OR TRUE", True),
+    ("NULL AND TRUE AND TRUE", NULL),
+    ("NULL OR FALSE OR FALSE", NULL),
     # A bare property is a condition that is never true.
-    ("a", False), ("t", False), ("NOT t", True), ("NOT a = 5", False),
-    ("+t", False), ("t OR NULL", NULL),
-]  # fmt: skip
+    ("a", False),
+    ("t", False),
+    ("NOT t", True),
+    ("NOT a = 5", False),
+    ("+t", False),
+    ("t OR NULL", NULL),
+]
 
 EQUALITY = [
     ("a = 5", True), ("a = '5'", True), ("5 = a", True), ("a <> 5", False), ("a = 5L", True),
@@ -77,12 +99,25 @@ ORDER = [
 ]  # fmt: skip
 
 MINUS = [
-    ("a > -5", True), ("-5 = a", False), ("- - 5 = a", True), ("-5.5 < d", True), ("-5 = -5", True),
-    ("-a = 5", NULL), ("a = -a", False), ("-a IS NULL", True), ("-a > 1", NULL),
-    ("-'x' = a", NULL), ("-TRUE = a", NULL), ("-NULL > 1", NULL), ("-(s = 'x') = a", NULL),
-    ("-(s > 1) = a", ERROR), ("a > -(s > 1)", ERROR), ("m > -(s > 1)", NULL),
-    ("m BETWEEN 1 AND -(s > 1)", NULL), ("-t CONTAINS 'r'", False),
-]  # fmt: skip
+    ("a > -5", True),
+    ("-5 = a", False),
+    ("- - 5 = a", True),
+    ("-5.5 < d", True),
+    ("-5 = -5", True),
+    ("-a = 5", NULL),
+    ("a = -a", False),
+    ("-a IS NULL", True),
+    ("-a > 1", NULL),
+    ("-'x' = a", NULL),
+    ("-TRUE = a", NULL),
+    ("-NULL > 1", NULL),
+    ("-(s = 'x') = a", NULL),
+    ("-(s > 1) = a", ERROR),
+    ("a > -(s > 1)", ERROR),
+    ("m > -(s > 1)", NULL),
+    ("m BETWEEN 1 AND -(s > 1)", NULL),
+    ("-t CONTAINS 'r'", False),
+]
 
 SEARCH = [
     ("a IN ('5')", True), ("a IN ('4', '5')", True), ("a IN ('x')", False), ("a IN ('')", False),
@@ -100,15 +135,28 @@ SEARCH = [
 
 ERRORS = [
     # An error stays, unless the operand before made it irrelevant.
-    ("s > 1 OR TRUE", ERROR), ("TRUE OR s > 1", True), ("FALSE OR s > 1", ERROR),
-    ("s > 1 AND FALSE", ERROR), ("FALSE AND s > 1", False), ("m AND s > 1", ERROR),
-    ("m OR s > 1", ERROR), ("(s > 1) IS NULL", ERROR), ("NOT (s > 1)", ERROR),
-    ("m = (s > 1)", ERROR), ("s > m", NULL),
-]  # fmt: skip
+    ("s > 1 OR TRUE", ERROR),
+    ("TRUE OR s > 1", True),
+    ("FALSE OR s > 1", ERROR),
+    ("s > 1 AND FALSE", ERROR),
+    ("FALSE AND s > 1", False),
+    ("m AND s > 1", ERROR),
+    ("m OR s > 1", ERROR),
+    ("(s > 1) IS NULL", ERROR),
+    ("NOT (s > 1)", ERROR),
+    ("m = (s > 1)", ERROR),
+    ("s > m", NULL),
+]
 
 ROWS: list[tuple[str, Said]] = [
-    *MISSING, *LOGIC, *EQUALITY, *ORDER, *MINUS, *SEARCH, *ERRORS,
-]  # fmt: skip
+    *MISSING,
+    *LOGIC,
+    *EQUALITY,
+    *ORDER,
+    *MINUS,
+    *SEARCH,
+    *ERRORS,
+]
 
 
 @pytest.mark.parametrize(("text", "said"), ROWS, ids=[text for text, _ in ROWS])

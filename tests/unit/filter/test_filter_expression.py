@@ -9,7 +9,7 @@ from tianzhou.filter.sql92 import compile_sql
 
 FEW = "a > 5 AND region = 'x'"
 MANY = " AND ".join([FEW] * FINDS_MAX)
-"""Names so many properties that the string is split."""
+"""Names more properties than are found one by one, so that the string is split."""
 
 
 @pytest.mark.parametrize("text", [FEW, MANY])

@@ -43,10 +43,19 @@ def test_kinds(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a -- b\n= c", "a -- b\r= c", "--\na=c", "a = c -- b", "a = c --", "a /* b */ = c",
-        "/**/a=c", "/***/ a = c", "a /* * / */ = c /* ' */", "/* -- */ a = c", "a /*\n*/ = c",
+        "a -- b\n= c",
+        "a -- b\r= c",
+        "--\na=c",
+        "a = c -- b",
+        "a = c --",
+        "a /* b */ = c",
+        "/**/a=c",
+        "/***/ a = c",
+        "a /* * / */ = c /* ' */",
+        "/* -- */ a = c",
+        "a /*\n*/ = c",
     ],
-)  # fmt: skip
+)
 def test_comments(text: str) -> None:
     assert kinds(text) == [NAME, "=", NAME]
 

@@ -52,9 +52,13 @@ class Desk:
         return caught.value.code
 
     def register(
-        self, *topics: TopicConfig, body: bytes | None = None, peer: FakePeer | None = None,
-        also: dict[str, str] | None = None, **ext: str,
-    ) -> Reply:  # fmt: skip
+        self,
+        *topics: TopicConfig,
+        body: bytes | None = None,
+        peer: FakePeer | None = None,
+        also: dict[str, str] | None = None,
+        **ext: str,
+    ) -> Reply:
         sent = body_of(*(topics or (topic("T"), topic("U")))) if body is None else body
         named = identity() | {"haServerAddr": "10.0.0.1:10912"} | ext | (also or {})
         return self.ask(RequestCode.REGISTER_BROKER, named, sent, peer=peer)

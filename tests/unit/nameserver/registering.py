@@ -68,7 +68,7 @@ class FakePeer:
         raise NotImplementedError
 
     def ask(
-        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_s: float
+        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, *, timeout_s: float
     ) -> None:
         raise NotImplementedError
 

@@ -6,13 +6,18 @@ from tianzhou.base.errors import UsageError
 from tianzhou.nameserver.addresses import as_dialled, checked_address, is_same_host
 
 GOOD = [
-    "127.0.0.1:10911", "10.0.0.1:1", "broker-a:65535", "b.example.com:10911", "my_host:10911",
-    "[::1]:10911", "[2001:db8::1]:10911",
-]  # fmt: skip
+    "127.0.0.1:10911",
+    "10.0.0.1:1",
+    "broker-a:65535",
+    "b.example.com:10911",
+    "my_host:10911",
+    "[::1]:10911",
+    "[2001:db8::1]:10911",
+]
 
 
 @pytest.mark.parametrize("address", GOOD)
-def test_a_sound_address_stays_as_it_is(address: str) -> None:
+def test_valid_address_is_unchanged(address: str) -> None:
     assert checked_address(address) == address
 
 
@@ -23,7 +28,7 @@ BAD = {
     "no host": ":10911",
     "port 0": "h:0",
     "port too high": "h:65536",
-    "port that is none": "h:10a",
+    "invalid port": "h:10a",
     "port with a sign": "h:+1",
     "port in other digits": "h:١",
     "trailing newline": "h:1\n",
@@ -51,7 +56,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("address", BAD.values(), ids=list(BAD))
-def test_what_clients_can_not_be_sent_to_is_refused(address: str) -> None:
+def test_address_that_clients_cannot_reach_is_rejected(address: str) -> None:
     with pytest.raises(UsageError):
         checked_address(address)
 
@@ -78,7 +83,7 @@ def test_everywhere_is_allowed_where_it_will_be_replaced() -> None:
         ("unknown:0", "127.0.0.1:9876", False),
     ],
 )
-def test_who_is_on_our_machine(remote: str, local: str, same: bool) -> None:
+def test_local_peers_are_recognised(remote: str, local: str, same: bool) -> None:
     assert is_same_host(remote=remote, local=local) is same
 
 

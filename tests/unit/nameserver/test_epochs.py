@@ -8,9 +8,14 @@ from tianzhou.wire.tables import DataVersion
 
 def master(epoch: int, token: str, *, name: str = "broker-a", broker_id: int = 0) -> Registration:
     return Registration(
-        cluster="c", broker_name=name, broker_id=broker_id, address="10.0.0.1:10911",
-        data_version=DataVersion(state_version=epoch), greets=True, epoch_token=token,
-    )  # fmt: skip
+        cluster="c",
+        broker_name=name,
+        broker_id=broker_id,
+        address="10.0.0.1:10911",
+        data_version=DataVersion(state_version=epoch),
+        greets=True,
+        epoch_token=token,
+    )
 
 
 def test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not() -> None:
@@ -35,9 +40,12 @@ def test_epochs_reject_a_second_master_of_one_epoch_that_was_promoted() -> None:
 def test_epochs_ignore_slaves_raft_groups_and_numbers_out_of_range() -> None:
     epochs = Epochs()
     for ignored in (
-        master(9, "bb", broker_id=1), master(9, ""), master(EPOCH_MAX + 1, "bb"), master(-1, "bb"),
+        master(9, "bb", broker_id=1),
+        master(9, ""),
+        master(EPOCH_MAX + 1, "bb"),
+        master(-1, "bb"),
         master(0, "bb"),
-    ):  # fmt: skip
+    ):
         epochs.take(ignored)
         assert epochs.of("broker-a") == 0
     epochs.take(master(3, "bb"))

@@ -23,9 +23,14 @@ from tianzhou.wire.nameserver_bodies import MissingBroker
 
 def gone(name: str, since_ms: int = 1) -> MissingBroker:
     return MissingBroker(
-        address="10.0.0.1:1", broker_id=0, cluster="c", groups=("readers",), name=name,
-        reason="expired", since_ms=since_ms,
-    )  # fmt: skip
+        address="10.0.0.1:1",
+        broker_id=0,
+        cluster="c",
+        groups=("readers",),
+        name=name,
+        reason="expired",
+        since_ms=since_ms,
+    )
 
 
 class Remembering:

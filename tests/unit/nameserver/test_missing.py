@@ -34,11 +34,16 @@ def test_missing_broker_keeps_its_topics_queues_and_groups() -> None:
     lost(missing, "orders", "%RETRY%billing", "c_REPLY_TOPIC", *internal)
     assert [*missing.all()] == [
         MissingBroker(
-            address=A, broker_id=0, cluster="c", groups=("billing",), name="broker-a",
-            reason="disconnected", since_ms=NOW,
+            address=A,
+            broker_id=0,
+            cluster="c",
+            groups=("billing",),
+            name="broker-a",
+            reason="disconnected",
+            since_ms=NOW,
             topics=(MissingTopic(name="orders", read_queues=4, write_queues=4),),
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_missing_broker_is_back_with_its_address_or_its_id() -> None:

@@ -105,10 +105,13 @@ def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> Non
     look = decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body)
     assert look.refused == (
         RefusedBroker(
-            address=B, kind="name_taken", name="broker-a", peer="10.0.0.2:4000",
+            address=B,
+            kind="name_taken",
+            name="broker-a",
+            peer="10.0.0.2:4000",
             reason=f"broker broker-a with id 0 is registered at {A} and alive",
         ),
-    )  # fmt: skip
+    )
     listed = desk.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "REFUSED_BROKERS"})
     assert json.loads(listed.body)["table"]["broker-a"].startswith(f"{B}, from 10.0.0.2:4000: ")
     desk.register(peer=peer, brokerAddr=B, brokerName="broker-b")

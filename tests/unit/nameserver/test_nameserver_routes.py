@@ -210,7 +210,7 @@ def test_the_acting_master_is_shown_as_master_if_wanted(world: World) -> None:
 def test_a_full_table_refuses_and_stays_as_it_is() -> None:
     table = RouteTable(TopicTable(topics_max=3), members_max=1)
     table.register(broker(A), connection=1, now_s=0)
-    with pytest.raises(TableFull, match="no more fit"):
+    with pytest.raises(TableFull, match="1 brokers are registered, which is the limit"):
         table.register(broker(B, name="broker-b"), connection=1, now_s=0)
     with pytest.raises(TableFull, match="topics"):
         table.register(broker(A, "V", "W", counter=2), connection=1, now_s=0)

@@ -18,7 +18,7 @@ def perms(topics: TopicTable, broker: str, *names: str) -> list[int]:
     return [topics.rows_of(name)[broker].perm for name in names]
 
 
-def test_rows_hold_what_the_broker_says() -> None:
+def test_topic_rows_hold_what_the_broker_registered() -> None:
     topics = TopicTable()
     topics.take_over("b", [topic("T", perm=4, queues=3, flag=2)], writable=True)
     assert topics.rows_of("T") == {
@@ -34,7 +34,7 @@ def test_topics_that_look_alike_share_a_row() -> None:
     assert topics.rows_of("T")["b"] is topics.rows_of("U")["b"]
 
 
-def test_what_a_slave_says_can_not_be_written() -> None:
+def test_topic_rows_of_a_slave_are_read_only() -> None:
     topics = TopicTable()
     topics.take_over("b", [topic("T", perm=6), topic("U", perm=4)], writable=False)
     assert perms(topics, "b", "T", "U") == [4, 4]
@@ -69,7 +69,7 @@ def test_a_broker_takes_its_topics_with_it() -> None:
     assert topics.rows_of("U").keys() == {"b"}
 
 
-def test_only_what_is_kept_stays() -> None:
+def test_topic_rows_not_kept_are_dropped() -> None:
     topics = table(a=["T", "U"], b=["T"])
     topics.keep_only("a", {"U", "V"})
     assert topics.names_of(["a"]) == ("U",)

@@ -52,7 +52,7 @@ def test_a_single_topic_of_an_unknown_broker_is_an_error(desk: Desk) -> None:
     assert caught.value.code == 1
 
 
-def test_an_outdated_broker_hears_nothing_bad(desk: Desk) -> None:
+def test_outdated_broker_gets_a_success_response(desk: Desk) -> None:
     newer = DataVersion(state_version=2)
     table = TopicConfigTable(data_version=newer)
     body = registration.encode_registration(
@@ -129,7 +129,7 @@ def test_a_broker_is_told_the_order_config(desk: Desk) -> None:
         {"__ZONE_NAME": "{"},
     ],
 )
-def test_what_is_unsound_is_refused(desk: Desk, ext: dict[str, str]) -> None:
+def test_registration_with_invalid_fields_is_rejected(desk: Desk, ext: dict[str, str]) -> None:
     with pytest.raises(TianzhouError):
         desk.register(also=ext)
     assert desk.state.routes.broker_count == 0

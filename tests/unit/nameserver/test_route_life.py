@@ -29,7 +29,7 @@ def test_the_last_member_takes_the_topics_with_it(world: World) -> None:
     assert not world.table.unregister("broker-x", B)
 
 
-def test_who_was_replaced_can_not_take_its_successor_along(world: World) -> None:
+def test_replaced_broker_does_not_remove_its_successor(world: World) -> None:
     world.register(broker(A))
     world.register(broker(B))
     assert not world.table.unregister("broker-a", A)
@@ -57,7 +57,7 @@ def test_a_broker_may_name_its_own_time(world: World) -> None:
 
 
 @pytest.mark.parametrize("sign", ["register", "heartbeat"])
-def test_a_sign_of_life_is_enough(world: World, sign: str) -> None:
+def test_heartbeat_keeps_a_broker_registered(world: World, sign: str) -> None:
     world.register(broker(A))
     world.now_s = 119
     if sign == "register":
@@ -121,7 +121,7 @@ def test_a_slave_finds_its_master(world: World) -> None:
     assert (master.address, master.ha_address) == (A, "10.0.0.1:10912")
 
 
-def test_addresses_nobody_chose_are_told_as_dialled(world: World) -> None:
+def test_unchosen_addresses_are_returned_as_dialled(world: World) -> None:
     world.register(broker("127.0.0.1:10911", by_dial=True))
     world.register(broker("127.0.0.1:10921", name="broker-b"))
     local = "192.168.1.5:9876"

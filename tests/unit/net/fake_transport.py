@@ -82,9 +82,13 @@ class Wired:
     """A connection with both fakes."""
 
     def __init__(
-        self, service: Service, *, limits: NetLimits | None = None, shared: Shared | None = None,
+        self,
+        service: Service,
+        *,
+        limits: NetLimits | None = None,
+        shared: Shared | None = None,
         loop: FakeLoop | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.loop = loop or FakeLoop()
         # However slow this machine is, one round of the loop does everything.
         turns = Turns(round_s=math.inf)

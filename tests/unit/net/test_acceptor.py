@@ -10,13 +10,19 @@ from dataclasses import replace
 import pytest
 
 from tianzhou.net import acceptor
-from tianzhou.net.acceptor import Acceptor, DescriptorBudget, Slot, source_of
+from tianzhou.net.acceptor import Acceptor
+from tianzhou.net.admission import DescriptorBudget, Slot, source_of
 from tianzhou.net.limits import HTTP_PORT, RAFT_PORT, PortLimits
 
 PORT = PortLimits(
-    name="test", weight=1, connections_max=8, unproven_max=4, per_source_max=5,
-    unproven_per_source_max=2, prove_s=30.0,
-)  # fmt: skip
+    name="test",
+    weight=1,
+    connections_max=8,
+    unproven_max=4,
+    per_source_max=5,
+    unproven_per_source_max=2,
+    prove_s=30.0,
+)
 WAIT_S = 120.0
 
 
@@ -94,7 +100,7 @@ def play(
             async with asyncio.timeout(WAIT_S):
                 await scene(world)
                 world.leave()
-                await world.until(lambda: world.acceptor.count == 0)
+                await world.until(lambda: world.acceptor.admission.count == 0)
         finally:
             world.acceptor.close()
             await world.end()
@@ -114,10 +120,10 @@ def test_unproven_connections_over_their_bound_replace_the_oldest() -> None:
         readers = [await world.silent() for _ in range(7)]
         for reader in readers[:3]:
             assert await ended(reader)
-        await world.until(lambda: world.acceptor.count == 4)
-        assert world.acceptor.refused_count == 3
-        assert world.acceptor.is_full
-        assert world.budget.full_ports() == [world.acceptor]
+        await world.until(lambda: world.acceptor.admission.count == 4)
+        assert world.acceptor.admission.refused_count == 3
+        assert world.acceptor.admission.is_full
+        assert world.budget.full_ports() == [world.acceptor.admission]
         assert await world.speaking() == b"y", "a port full of silent peers serves one that speaks"
 
     play(scene)
@@ -128,7 +134,7 @@ def test_proven_connections_are_kept_and_new_ones_closed() -> None:
         for _ in range(8):
             assert await world.speaking() == b"y"
         assert await ended(await world.silent())
-        assert world.acceptor.proven_count == len(world.open) == 8
+        assert world.acceptor.admission.proven_count == len(world.open) == 8
         assert all(one.is_admitted for one in world.open)
 
     play(scene)
@@ -150,10 +156,10 @@ def test_an_unproven_connection_is_closed_at_its_deadline() -> None:
         silent = [await world.silent() for _ in range(3)]
         for reader in silent:
             assert await ended(reader)
-        assert world.acceptor.expired_count == 3
-        assert world.acceptor.refused_count == 0
-        assert world.acceptor.count == 1
-        assert not world.acceptor.is_full
+        assert world.acceptor.admission.expired_count == 3
+        assert world.acceptor.admission.refused_count == 0
+        assert world.acceptor.admission.count == 1
+        assert not world.acceptor.admission.is_full
         assert await ended(await world.silent()), "the deadline holds for later ones too"
 
     play(scene, replace(PORT, prove_s=0.1))
@@ -172,7 +178,7 @@ def test_connections_of_one_source_are_bounded(monkeypatch: pytest.MonkeyPatch) 
         assert await ended(first[0]), "the oldest silent one of the address"
         for _ in range(4):
             assert await world.speaking() == b"y"
-        assert world.acceptor.count == 5
+        assert world.acceptor.admission.count == 5
         assert await world.speaking() == b"y", "silent ones of the address make room"
         assert await ended(first[2])
         assert await ended(await world.silent()), "five proven ones are the bound"
@@ -197,7 +203,7 @@ def test_a_port_that_serves_unproven_peers_keeps_places_for_each_source(
             assert await world.speaking() == b"y"
         for _ in range(20):
             assert await world.speaking() == b"n", "admitted, and told that there is no room"
-        assert world.acceptor.proven_count == 5
+        assert world.acceptor.admission.proven_count == 5
 
     play(scene, replace(PORT, connections_max=40, serves_unproven=True))
 
@@ -207,9 +213,9 @@ def test_ports_divide_the_budget_by_weight() -> None:
         budget = DescriptorBudget(lambda: 100)
         with contextlib.ExitStack() as stack:
             made = [listening(weight, budget, stack) for weight in (8, 1, 1)]
-            assert [budget.share(one) for one in made] == [80, 10, 10]
+            assert [budget.share(one.admission) for one in made] == [80, 10, 10]
             made[0].close()
-            assert budget.share(made[1]) == 50
+            assert budget.share(made[1].admission) == 50
 
     asyncio.run(run())
 
@@ -229,7 +235,7 @@ def test_a_port_never_exceeds_its_share_of_the_descriptors() -> None:
         for _ in range(3):
             assert await world.speaking() == b"y"
         assert await ended(await world.silent())
-        assert world.acceptor.count == 3
+        assert world.acceptor.admission.count == 3
 
     play(scene, budget=3)
 
@@ -257,12 +263,17 @@ def test_accepting_resumes_after_the_system_ran_out_of_descriptors(
 @pytest.mark.parametrize(
     ("host", "source"),
     [
-        ("127.0.0.1", ""), ("127.9.9.9", ""), ("::1", ""), ("::ffff:127.0.0.1", ""),
-        ("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"),
+        ("127.0.0.1", ""),
+        ("127.9.9.9", ""),
+        ("::1", ""),
+        ("::ffff:127.0.0.1", ""),
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
         ("name", "name"),
     ],
-)  # fmt: skip
+)
 def test_source_of_an_address(host: str, source: str) -> None:
     assert source_of(host) == source
 

@@ -61,7 +61,7 @@ def echo(connection: socket.socket, header: Header, body: bytes) -> None:
     connection.sendall(encode_command(response_to(header, header.code + 1, ext=header.ext), body))
 
 
-def test_a_request_and_its_answer(start: Start) -> None:
+def test_blocking_request_returns_the_response(start: Start) -> None:
     with BlockingPeer(start(echo)) as peer:
         header, body = peer.call(10, {"topic": "T"}, b"body")
         assert (header.code, header.ext, body) == (11, {"topic": "T"}, b"body")
@@ -69,7 +69,7 @@ def test_a_request_and_its_answer(start: Start) -> None:
         assert (header.code, header.ext, body) == (21, {}, b"")
 
 
-def test_every_request_has_a_number_of_its_own(start: Start) -> None:
+def test_blocking_requests_have_distinct_opaque_ids(start: Start) -> None:
     numbers: list[int] = []
 
     def answer(connection: socket.socket, header: Header, body: bytes) -> None:
@@ -82,7 +82,7 @@ def test_every_request_has_a_number_of_its_own(start: Start) -> None:
     assert len(set(numbers)) == 3
 
 
-def test_answers_to_others_and_requests_of_the_peer_are_passed_over(start: Start) -> None:
+def test_blocking_request_skips_unrelated_frames(start: Start) -> None:
     def answer(connection: socket.socket, header: Header, body: bytes) -> None:
         late = Header(code=0, opaque=header.opaque - 1, flag=1, remark="late")
         request = Header(code=40, opaque=header.opaque, remark="a request of mine")
@@ -95,7 +95,7 @@ def test_answers_to_others_and_requests_of_the_peer_are_passed_over(start: Start
     assert (header.remark, body) == ("right", b"right")
 
 
-def test_an_answer_may_come_in_pieces_and_be_large(start: Start) -> None:
+def test_blocking_request_assembles_a_large_response(start: Start) -> None:
     def answer(connection: socket.socket, header: Header, _body: bytes) -> None:
         frame = encode_command(response_to(header, 0), bytes(300_000))
         for at in (slice(3), slice(3, 9), slice(9, 40), slice(40, None)):
@@ -105,7 +105,7 @@ def test_an_answer_may_come_in_pieces_and_be_large(start: Start) -> None:
         assert peer.call(1)[1] == bytes(300_000)
 
 
-def test_a_peer_that_hangs_up_is_unreachable(start: Start) -> None:
+def test_blocking_request_to_a_closing_peer_is_unreachable(start: Start) -> None:
     def hang_up(connection: socket.socket, _header: Header, _body: bytes) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -117,7 +117,7 @@ def test_a_peer_that_hangs_up_is_unreachable(start: Start) -> None:
         peer.call(5)
 
 
-def test_a_peer_that_says_nothing_is_unreachable_in_time(start: Start) -> None:
+def test_blocking_request_to_a_silent_peer_times_out(start: Start) -> None:
     def ignore(_connection: socket.socket, _header: Header, _body: bytes) -> None:
         pass
 
@@ -128,7 +128,7 @@ def test_a_peer_that_says_nothing_is_unreachable_in_time(start: Start) -> None:
         peer.call(5)
 
 
-def test_a_peer_that_talks_nonsense_is_told_apart(start: Start) -> None:
+def test_blocking_request_to_a_peer_with_invalid_frames_is_a_protocol_error(start: Start) -> None:
     def nonsense(connection: socket.socket, _header: Header, _body: bytes) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -136,7 +136,7 @@ def test_a_peer_that_talks_nonsense_is_told_apart(start: Start) -> None:
         peer.call(5)
 
 
-def test_where_nobody_listens() -> None:
+def test_blocking_connect_without_a_listener_is_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(Unreachable, match=f"^nothing answers at {address}: ") as caught:
@@ -145,7 +145,7 @@ def test_where_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", "127.0.0.1:x"])
-def test_an_address_that_is_none(address: str) -> None:
+def test_blocking_connect_to_an_invalid_address_is_unreachable(address: str) -> None:
     with pytest.raises(Unreachable, match=f"nothing answers at {address}: "):
         BlockingPeer(address)
 

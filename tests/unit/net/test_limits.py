@@ -33,9 +33,14 @@ def pretend(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> Limit:
 
 @pytest.mark.parametrize(
     ("soft", "open_now", "expected"),
-    [(1_024, 24, 500), (20_000, 88, 19_400), (100, 20, 40), (100, 200, 0),
-     (resource.RLIM_INFINITY, 50, 1 << 20)],
-)  # fmt: skip
+    [
+        (1_024, 24, 500),
+        (20_000, 88, 19_400),
+        (100, 20, 40),
+        (100, 200, 0),
+        (resource.RLIM_INFINITY, 50, 1 << 20),
+    ],
+)
 def test_connection_budget_leaves_files_for_the_store(
     monkeypatch: pytest.MonkeyPatch, soft: int, open_now: int, expected: int
 ) -> None:

@@ -59,7 +59,7 @@ def test_frames_of_one_read_are_handled_together_and_answered_in_one_write() -> 
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 50])
-def test_a_frame_comes_in_pieces(size: int) -> None:
+def test_connection_assembles_a_frame_from_pieces(size: int) -> None:
     service = Noting()
     wired = Wired(service)
     data = frame(1, bytes(100)) + frame(2)
@@ -70,7 +70,7 @@ def test_a_frame_comes_in_pieces(size: int) -> None:
     assert wired.shared.partial_bytes == 0
 
 
-def test_a_frame_larger_than_the_buffer() -> None:
+def test_connection_receives_a_frame_larger_than_the_buffer() -> None:
     service = Noting()
     wired = Wired(service)
     wired.arrives(frame(1, bytes(300_000)) + frame(2))
@@ -165,7 +165,7 @@ def test_bad_bytes_behind_frames_that_were_left() -> None:
     assert wired.transport.is_closed
 
 
-def test_a_peer_that_does_not_read_is_not_read() -> None:
+def test_connection_pauses_reading_for_a_peer_that_does_not_read() -> None:
     service = Noting()
     wired = Wired(service, limits=NetLimits(write_bytes_max=100))
     assert wired.transport.high == 100
@@ -192,7 +192,7 @@ def test_answers_that_wait_count_before_they_are_written() -> None:
     assert service.opaques == [1, 2, 3, 4]
 
 
-def test_requests_that_wait_for_the_disk() -> None:
+def test_connection_pauses_reading_while_its_requests_wait_for_the_disk() -> None:
     service = Noting()
     wired = Wired(service, limits=NetLimits(waiting_count_max=2, waiting_bytes_max=100))
     wired.connection.wait(1, 10)
@@ -215,8 +215,8 @@ def test_requests_that_wait_for_the_disk() -> None:
 @pytest.mark.parametrize(
     "limits", [NetLimits(all_waiting_count_max=2), NetLimits(all_waiting_bytes_max=19)]
 )
-def test_requests_of_all_peers_that_wait_for_the_disk(limits: NetLimits) -> None:
-    """Whoever has some waiting adds no more; the others are still heard."""
+def test_connections_share_the_limit_of_requests_that_wait_for_the_disk(limits: NetLimits) -> None:
+    """A peer with requests waiting cannot add more; the other peers are still served."""
     service, loop = Noting(), FakeLoop()
     shared = Shared(limits, FrameBuffer(4096))
     busy, other, idle = (Wired(service, shared=shared, loop=loop) for _ in range(3))
@@ -233,7 +233,7 @@ def test_requests_of_all_peers_that_wait_for_the_disk(limits: NetLimits) -> None
     assert (shared.waiting_count, shared.waiting_bytes) == (0, 0)
 
 
-def test_a_long_turn_ends() -> None:
+def test_connection_turn_ends_at_its_time_limit() -> None:
     service = Noting()
     wired = Wired(service, limits=NetLimits(turn_s=-1))
     wired.arrives(frame(1) + frame(2))
@@ -294,12 +294,14 @@ def test_a_connection_that_ends_while_it_waits_in_line_is_forgotten() -> None:
     assert shared.partial_bytes == 0
 
 
-def test_questions_are_answered_once() -> None:
+def test_connection_request_to_the_peer_gets_one_response() -> None:
     service = Noting()
     wired = Wired(service)
     answers: list[tuple[Header | None, bytes]] = []
     for _ in range(4):
-        wired.connection.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+        wired.connection.ask(
+            7, {}, b"?", lambda header, body: answers.append((header, body)), timeout_s=5.0
+        )
     asked = decode(wired.transport.take())
     reply = Header(code=0, opaque=asked[0], flag=RESPONSE_FLAG)
     wired.connection.answered(reply, b"!")
@@ -309,15 +311,19 @@ def test_questions_are_answered_once() -> None:
     assert len(answers) == 1
     wired.connection.expire(wired.loop.now + 6)
     assert answers[1:] == 3 * [(None, b"")]
-    wired.connection.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    wired.connection.ask(
+        7, {}, b"?", lambda header, body: answers.append((header, body)), timeout_s=5.0
+    )
     wired.connection.connection_lost(None)
     assert answers[4:] == [(None, b"")]
     assert service.closed_links == [wired.connection]
-    wired.connection.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    wired.connection.ask(
+        7, {}, b"?", lambda header, body: answers.append((header, body)), timeout_s=5.0
+    )
     assert len(answers) == 6
 
 
-def test_after_the_end_nothing_is_written() -> None:
+def test_connection_closed_writes_nothing() -> None:
     wired = Wired(Noting())
     wired.connection.tell(40, {"a": "b"})
     assert decode(wired.transport.take())
@@ -331,7 +337,7 @@ def test_after_the_end_nothing_is_written() -> None:
     assert not wired.connection.is_full
 
 
-def test_what_handlers_are_told_of_the_peer() -> None:
+def test_connection_gives_handlers_the_peer() -> None:
     wired = Wired(Noting())
     assert wired.connection.remote == "10.1.1.1:4711"
     assert wired.connection.local == "10.0.0.1:10911"
@@ -341,9 +347,10 @@ def test_what_handlers_are_told_of_the_peer() -> None:
 def test_memory_that_waits_is_counted_and_given_back() -> None:
     relieved: list[bool] = []
     shared = Shared(
-        NetLimits(partial_bytes_max=1, unsent_bytes_max=10), FrameBuffer(4096),
+        NetLimits(partial_bytes_max=1, unsent_bytes_max=10),
+        FrameBuffer(4096),
         relieve=lambda: relieved.append(True),
-    )  # fmt: skip
+    )
     wired = Wired(Noting(), shared=shared)
     wired.arrives(frame(1)[:10])
     assert relieved == [True]

@@ -76,20 +76,20 @@ def answer(front: Front, code: int, *, flag: int = 0, body: bytes = b"") -> Head
     ("code", "expected", "remark"),
     [(2, 16, "not you"), (3, 1, "not so"), (99, 3, "99"), (6, 1, REMARK_CHARS_MAX * "x")],
 )
-def test_what_goes_wrong_is_said(code: int, expected: int, remark: str) -> None:
+def test_router_reports_errors_in_the_response(code: int, expected: int, remark: str) -> None:
     found = answer(Front(), code)
     assert found is not None
     assert found.code == expected
     assert remark in cast("str", found.remark)
 
 
-def test_an_answer_has_fields_and_body() -> None:
+def test_router_response_has_fields_and_body() -> None:
     found = answer(Front(), 1, body=b"hello")
     assert found is not None
     assert found.ext == {"got": "hello"}
 
 
-def test_an_exception_nobody_expected_is_logged_counted_and_said(
+def test_router_unexpected_exception_is_logged_counted_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     front = Front()
@@ -102,7 +102,7 @@ def test_an_exception_nobody_expected_is_logged_counted_and_said(
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 99])
-def test_one_way_requests_get_no_answer(code: int) -> None:
+def test_router_oneway_request_gets_no_response(code: int) -> None:
     assert answer(Front(), code, flag=ONEWAY_FLAG) is None
 
 

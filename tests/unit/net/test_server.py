@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from tianzhou.net.acceptor import bind
 from tianzhou.net.dial import dial
 from tianzhou.net.limits import NetLimits
-from tianzhou.net.server import Server, bind
+from tianzhou.net.server import Server
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch
@@ -31,7 +32,7 @@ class Answering:
         self.closed_count += 1
 
 
-def test_a_question_over_a_real_socket() -> None:
+def test_server_responds_over_a_real_socket() -> None:
     async def play() -> None:
         service = Answering()
         server = Server(service)
@@ -45,7 +46,7 @@ def test_a_question_over_a_real_socket() -> None:
             answers.append(header)
             answered.set()
 
-        connection.ask(1, {}, b"", take, 5.0)
+        connection.ask(1, {}, b"", take, timeout_s=5.0)
         async with asyncio.timeout(WAIT_S):
             await answered.wait()
         assert answers[0] is not None
@@ -58,7 +59,7 @@ def test_a_question_over_a_real_socket() -> None:
     asyncio.run(play())
 
 
-def test_stopping_lets_answers_leave() -> None:
+def test_server_stop_flushes_responses() -> None:
     async def play() -> None:
         service = Answering()
         server = Server(service, limits=NetLimits(close_s=5.0))
@@ -76,7 +77,7 @@ def test_stopping_lets_answers_leave() -> None:
     asyncio.run(play())
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_server_names_a_port_in_use() -> None:
     bound = bind("127.0.0.1", 0)
     bound.listen()
     port = bound.getsockname()[1]
@@ -84,7 +85,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         bind("127.0.0.1", port)
 
 
-def test_questions_expire_by_themselves() -> None:
+def test_server_requests_to_peers_time_out() -> None:
     class Silent(Answering):
         def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
             pass
@@ -99,7 +100,7 @@ def test_questions_expire_by_themselves() -> None:
         async with asyncio.timeout(WAIT_S):
             while not service.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-            service.connections[0].ask(1, {}, b"", lambda _, __: expired.set(), 0.05)
+            service.connections[0].ask(1, {}, b"", lambda _, __: expired.set(), timeout_s=0.05)
             await expired.wait()
         writer.close()
         await server.close()

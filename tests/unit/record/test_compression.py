@@ -19,7 +19,7 @@ BODY = b"a body that is long enough to be worth it, and again and again " * 20
 
 
 @KINDS
-def test_there_and_back(kind: int) -> None:
+def test_compression_round_trips(kind: int) -> None:
     stored = compress(BODY, kind)
     assert len(stored) < len(BODY)
     assert decompress(memoryview(stored), kind) == BODY
@@ -27,23 +27,23 @@ def test_there_and_back(kind: int) -> None:
     assert decompress(stored + b"more", kind) == BODY
 
 
-def test_without_the_bit_nothing_happens() -> None:
+def test_decompress_without_the_flag_returns_the_body() -> None:
     assert compress(memoryview(BODY), flags.COMPRESSION_LZ4) == BODY
     assert decompress(bytearray(BODY), flags.COMPRESSION_LZ4) == BODY
 
 
-def test_no_type_is_zlib() -> None:
+def test_decompress_without_a_type_uses_zlib() -> None:
     assert compress(BODY, ZLIB_OLD) == compress(BODY, ZLIB) == zlib.compress(BODY, 5)
 
 
 @KINDS
-def test_larger_than_the_limit(kind: int) -> None:
+def test_decompress_beyond_the_limit_is_rejected(kind: int) -> None:
     with pytest.raises(DecompressionError, match="more than 1259"):
         decompress(compress(BODY, kind), kind, limit=len(BODY) - 1)
 
 
 @KINDS
-def test_cut_short(kind: int) -> None:
+def test_decompress_of_a_truncated_body_is_rejected(kind: int) -> None:
     stored = compress(BODY, kind)
     for size in range(len(stored)):
         with pytest.raises(DecompressionError):
@@ -85,7 +85,7 @@ def test_zstd_with_a_window_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("kind", [ZLIB, LZ4, ZSTD])
-def test_a_bomb_takes_no_memory(kind: int) -> None:
+def test_decompress_of_a_bomb_allocates_little(kind: int) -> None:
     limit = 100_000
     bombs = [compress(bytes(20_000_000), kind)]
     if kind == ZSTD:

@@ -44,7 +44,7 @@ HOSTS = pytest.mark.parametrize("hosts", [0x00, 0x10, 0x20, 0x30])
 @HOSTS
 @pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_every_field(hosts: int, magic: int, kind: type[bytes]) -> None:
+def test_decode_returns_every_field(hosts: int, magic: int, kind: type[bytes]) -> None:
     data = record(sys_flag=hosts | flags.TRANSACTION_COMMIT, magic=magic)
     view = MessageView(kind(b"before" + data + b"after"), 6)
     assert view.total_size == len(data)
@@ -66,7 +66,7 @@ def test_every_field(hosts: int, magic: int, kind: type[bytes]) -> None:
     view.verify()
 
 
-def test_a_message_without_anything() -> None:
+def test_decode_of_a_minimal_message_works() -> None:
     data = record(body=b"", topic=b"", properties=b"")
     assert len(data) == RECORD_BYTES_MIN
     view = MessageView(data)
@@ -141,7 +141,7 @@ SIZE = len(record())
         (changed(100, ">h", 1), "properties of 1 bytes"),
     ],
 )
-def test_lengths_that_disagree(data: bytes, message: str) -> None:
+def test_decode_with_inconsistent_lengths_is_rejected(data: bytes, message: str) -> None:
     with pytest.raises(RecordDamaged, match=message):
         MessageView(data)
 
@@ -232,14 +232,16 @@ def test_a_message_keeps_its_own_properties() -> None:
         ({"properties": {"A": "x" * 32767}}, "32770 bytes"),
     ],
 )
-def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_message_with_invalid_arguments_is_rejected(
+    arguments: dict[str, Any], message: str
+) -> None:
     right: dict[str, Any] = {"topic": "orders", "body": b"body"}
     with pytest.raises(UsageError) as caught:
         Message(**{**right, **arguments})
     assert caught.match(message.replace("|", "[|]"))
 
 
-def test_a_moment_and_a_key_for_order_become_properties() -> None:
+def test_message_delivery_time_and_ordering_key_become_properties() -> None:
     noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
     timed = Message("t", b"x", deliver_at=noon, sharding_key="order-7")
     assert timed.encode_properties() == (

@@ -22,19 +22,19 @@ def unstamped() -> RecordChunk:
 
 def stamped() -> RecordChunk:
     made = unstamped()
-    columns.stamp_many(made, 0, COUNT, range(7, 7 + COUNT), BASE, NOW_MS)
+    columns.stamp_many(made, (0, COUNT), range(7, 7 + COUNT), base=BASE, now_ms=NOW_MS)
     return made
 
 
 def test_stamps_are_those_of_the_plain_way() -> None:
     plain = unstamped()
-    chunk_module._stamp_few(plain, 0, COUNT, range(7, 7 + COUNT), BASE, NOW_MS)
+    chunk_module._stamp_few(plain, (0, COUNT), range(7, 7 + COUNT), base=BASE, now_ms=NOW_MS)
     assert stamped().data == plain.data
 
 
 def test_a_part_of_a_chunk_is_stamped_and_the_rest_left() -> None:
     made, before = unstamped(), bytes(unstamped().data)
-    columns.stamp_many(made, 10, 20, range(10), BASE, NOW_MS)
+    columns.stamp_many(made, (10, 20), range(10), base=BASE, now_ms=NOW_MS)
     start, end = made.starts[10], made.ends[19]
     assert made.data[:start] == before[:start]
     assert made.data[end:] == before[end:]

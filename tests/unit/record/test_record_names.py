@@ -51,7 +51,7 @@ def test_tags_that_can_be_subscribed_to(tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", " a", "a ", "a||b", "\ta"])
-def test_tags_that_nobody_could_subscribe_to_are_refused(tag: str) -> None:
+def test_tags_that_cannot_be_subscribed_to_are_rejected(tag: str) -> None:
     with pytest.raises(UsageError, match=r"is empty, has \|\| in it or blanks around it"):
         checked_tag(tag)
 

@@ -24,20 +24,41 @@ def facts(
     frame_bytes: int = 400,
 ) -> MasterFacts:
     return MasterFacts(
-        "DefaultCluster", "broker-a", marks, FILE_BYTES, confirm_at_once=True,
-        confirm_flushed=False, copies=2, copies_min=1, secret=secret,
+        "DefaultCluster",
+        "broker-a",
+        marks,
+        FILE_BYTES,
+        confirm_at_once=True,
+        confirm_flushed=False,
+        copies=2,
+        copies_min=1,
+        secret=secret,
         plain_peers=PlainPeers.read(HOST if admits_plain and not secret else ""),
-        plain_copies=plain_copies, plain_frame_bytes=100, frame_bytes=frame_bytes,
-        heartbeat_s=5.0, silence_s=20.0,
-    )  # fmt: skip
+        plain_copies=plain_copies,
+        plain_frame_bytes=100,
+        frame_bytes=frame_bytes,
+        heartbeat_s=5.0,
+        silence_s=20.0,
+    )
 
 
 def hello(
-    *, end: int = 0, marks: Marks = (), name: str = "broker-a", id: int = 1,  # noqa: A002
+    *,
+    end: int = 0,
+    marks: Marks = (),
+    name: str = "broker-a",
+    id: int = 1,  # noqa: A002
     probe: Probe | None = None,
-) -> Hello:  # fmt: skip
-    return Hello(cluster="DefaultCluster", name=name, id=id, end=end, marks=marks, probe=probe,
-                 nonce="slave-nonce")  # fmt: skip
+) -> Hello:
+    return Hello(
+        cluster="DefaultCluster",
+        name=name,
+        id=id,
+        end=end,
+        marks=marks,
+        probe=probe,
+        nonce="slave-nonce",
+    )
 
 
 @dataclass
@@ -53,9 +74,13 @@ class FakeLog:
 
     def session(self, told: MasterFacts, now_s: float = 0.0) -> MasterSession:
         return MasterSession(
-            told, self.extent, lambda probe: probe in self.known, host=HOST, nonce="master-nonce",
+            told,
+            self.extent,
+            lambda probe: probe in self.known,
+            host=HOST,
+            nonce="master-nonce",
             now_s=now_s,
-        )  # fmt: skip
+        )
 
 
 def slave_session(told: Hello | None, *, secret: str = "", now_s: float = 0.0) -> SlaveSession:

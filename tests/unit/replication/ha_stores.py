@@ -58,6 +58,10 @@ def copy_to(follower: MessageStore, leader: MessageStore, end: int | None = None
 
 def welcome_of(store: MessageStore, marks: Marks) -> Welcome:
     return Welcome(
-        cluster="c", name="n", marks=marks, min=store.log.min_offset, end=store.log.end,
+        cluster="c",
+        name="n",
+        marks=marks,
+        min=store.log.min_offset,
+        end=store.log.end,
         file_bytes=FILE_BYTES,
-    )  # fmt: skip
+    )

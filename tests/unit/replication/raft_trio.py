@@ -86,15 +86,25 @@ class Member:
     ) -> None:
         self.disk = BadDisk()
         settings = RaftSettings(
-            raft_enabled=True, raft_group=group, raft_peers=peers, raft_id=name, raft_new=True,
-            raft_election_ms=300, raft_heartbeat_ms=60, raft_secret=secret,
-        )  # fmt: skip
+            raft_enabled=True,
+            raft_group=group,
+            raft_peers=peers,
+            raft_id=name,
+            raft_new=True,
+            raft_election_ms=300,
+            raft_heartbeat_ms=60,
+            raft_secret=secret,
+        )
         config = StoreConfig(
-            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000,
-            commit_log_preallocate_bytes=RESERVE_BYTES, index_slots=8, index_entries=400,
-            flush_mode=FlushMode.SYNC, flush_interval_ms=20,
-        )  # fmt: skip
-        opened = open_member(settings, self.disk, str(root / name), config, SystemClock())
+            commit_log_file_bytes=FILE_BYTES,
+            consume_queue_file_bytes=2000,
+            commit_log_preallocate_bytes=RESERVE_BYTES,
+            index_slots=8,
+            index_entries=400,
+            flush_mode=FlushMode.SYNC,
+            flush_interval_ms=20,
+        )
+        opened = open_member(settings, self.disk, str(root / name), config, clock=SystemClock())
         self.store = opened.store
         self.fenced_because = ""
         self.group = RaftGroup(settings, opened, broker=name, serving=self)

@@ -26,16 +26,19 @@ class Copies:
 
 def promise(flushed: int, *, sync: bool, copies: Copies | None) -> Durability:
     return Durability(
-        flushed=lambda: PhysicalOffset(flushed), flush_waits=sync, flush_timeout_s=5.0,
-        replicas=copies, replicas_timeout_s=3.0,
-    )  # fmt: skip
+        flushed=lambda: PhysicalOffset(flushed),
+        flush_waits=sync,
+        flush_timeout_s=5.0,
+        replicas=copies,
+        replicas_timeout_s=3.0,
+    )
 
 
 @pytest.mark.parametrize(
     ("sync", "replicated", "confirmed"),
     [(True, None, 100), (False, 70, 70), (True, 70, 70), (True, 130, 100)],
 )
-def test_the_weakest_of_what_is_promised_counts(
+def test_durable_offset_is_the_lowest_of_the_required_ones(
     sync: bool, replicated: int | None, confirmed: int
 ) -> None:
     copies = None if replicated is None else Copies(replicated)
@@ -45,20 +48,20 @@ def test_the_weakest_of_what_is_promised_counts(
     assert made.verdict(PhysicalOffset(confirmed + 1)) is None
 
 
-def test_without_promises_everything_is_durable_at_once() -> None:
+def test_durable_offset_without_requirements_is_the_end() -> None:
     made = promise(0, sync=False, copies=None)
     assert not made.waits
     assert made.verdict(PhysicalOffset(1000)) is Outcome.DURABLE
 
 
-def test_nobody_waits_for_slaves_that_are_not_there() -> None:
+def test_durable_offset_ignores_slaves_that_are_not_connected() -> None:
     copies = Copies(50, why_not=Outcome.SLAVE_NOT_AVAILABLE)
     made = promise(100, sync=True, copies=copies)
     assert made.verdict(PhysicalOffset(60)) is Outcome.SLAVE_NOT_AVAILABLE
     assert made.verdict(PhysicalOffset(50)) is Outcome.DURABLE
 
 
-def test_the_failure_names_who_was_late() -> None:
+def test_durability_timeout_names_what_was_late() -> None:
     made = promise(100, sync=True, copies=Copies(50))
     assert made.failure(PhysicalOffset(101)) is Outcome.FLUSH_DISK_TIMEOUT
     assert made.failure(PhysicalOffset(90)) is Outcome.FLUSH_SLAVE_TIMEOUT

@@ -28,7 +28,7 @@ def marks(*starts: int) -> Marks:
 def test_equal_histories_part_at_the_end_of_the_shorter() -> None:
     assert parting(marks(0, 100), 250, marks(0, 100)) == 250
     assert parting(marks(0), 80, marks(0, 100)) == 80
-    # The master began anew at 100: what we had beyond is not its own.
+    # The master started a new epoch at 100: what the slave has beyond differs.
     assert parting(marks(0), 130, marks(0, 100)) == 100
 
 
@@ -42,14 +42,14 @@ def test_a_promotion_elsewhere_ends_our_branch() -> None:
     assert epoch_of(new) == 2
 
 
-def test_two_who_were_promoted_at_the_same_moment_are_told_apart() -> None:
+def test_masters_promoted_at_the_same_time_are_distinguished() -> None:
     old = first("aa")
     one = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
     other = appointed(old, PhysicalOffset(500), token="cc", epoch=2)
     assert parting(one, 700, other) == 500
 
 
-def test_strangers_never_were_one_log() -> None:
+def test_unrelated_logs_share_nothing() -> None:
     assert parting(first("aa"), 10, first("bb")) is None
     assert parting((), 10, first("bb")) is None
 

@@ -10,8 +10,8 @@ from ha_pair import FIRST, facts
 from ha_stores import KEY, open_store, put
 
 from tianzhou.broker.replica.ack_policy import AckPolicy
+from tianzhou.net.acceptor import bind
 from tianzhou.net.limits import HA_PORT, PortLimits
-from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
 from tianzhou.replication.ha_master import HaMaster
@@ -30,9 +30,11 @@ class Master:
         self.told = facts(admits_plain=False)._replace(file_bytes=self.store.log.file_bytes)
         loop = asyncio.get_running_loop()
         self.side = HaMaster(
-            self.store, lambda: self.told, loop.time,
+            self.store,
+            lambda: self.told,
+            loop.time,
             behind_bytes_max=1 << 20,
-        )  # fmt: skip
+        )
         self.side.needed = 2
         self.slaves: list[socket.socket] = []
 
@@ -40,8 +42,14 @@ class Master:
         """One that had nothing, and now says that it has everything."""
         made = socket.create_connection(("127.0.0.1", self.port))
         self.slaves.append(made)
-        hello = Hello(cluster="DefaultCluster", name="broker-a", id=broker_id, end=0, marks=FIRST,
-                      address=address)  # fmt: skip
+        hello = Hello(
+            cluster="DefaultCluster",
+            name="broker-a",
+            id=broker_id,
+            end=0,
+            marks=FIRST,
+            address=address,
+        )
         made.sendall(encode_words(hello) + REPORT.pack(0))
         await until(lambda: (address, 0) in self.acked())
         end = int(self.store.log.end)
@@ -108,7 +116,7 @@ def test_what_slaves_have_yet_to_confirm_is_not_seen() -> None:
     async def scene(master: Master) -> None:
         store = master.store
         promise = AckPolicy(store, durability_of(store), master.side, store.dispatch_all)
-        promise.begin(copies=2, timeout_s=3.0)
+        promise.begin(2, timeout_s=3.0)
         await master.slave(1, "a:1")
         put(store, b"third")
         assert store.max_offset(KEY) == 2

@@ -53,8 +53,10 @@ def test_frames_stay_inside_a_file_and_below_the_limit() -> None:
         frames.append((offset, size))
         at += FRAME.size + size
     assert frames[0] == (900, 100)
-    assert all(size <= 100 and offset // FILE_BYTES == (offset + size - 1) // FILE_BYTES
-               for offset, size in frames)  # fmt: skip
+    assert all(
+        size <= 100 and offset // FILE_BYTES == (offset + size - 1) // FILE_BYTES
+        for offset, size in frames
+    )
     assert sum(size for _, size in frames) == 1600
 
 
@@ -91,7 +93,7 @@ LATER = (*FIRST, Mark(epoch=2, run=0, start=600, token="bb"))
 def test_s32_a_first_report_beyond_the_common_log_is_refused(told: Hello, first: int) -> None:
     master = FakeLog(min=400, end=2500).session(facts(marks=LATER))
     master.received(encode_words(told), 0.0)
-    with pytest.raises(PeerRefused, match=f"reports {first}"):
+    with pytest.raises(PeerRefused, match=f"first report of the slave is {first}"):
         master.received(report(first), 0.0)
     assert (master.is_streaming, master.acked) == (False, 0)
 
@@ -133,7 +135,7 @@ def test_a_slave_can_begin_only_where_the_log_is(start: int) -> None:
         behind.received(report(999), 0.0)
 
 
-def test_strangers_are_refused() -> None:
+def test_greeting_of_another_broker_or_log_is_rejected() -> None:
     for told, reason in (
         (hello(name="broker-b"), "broker-b"),
         (hello(id=0), "id 0"),
@@ -152,7 +154,7 @@ def test_a_log_without_a_history_must_end_with_our_bytes() -> None:
     log.session(facts()).received(encode_words(hello(end=10, probe=probe)), 0.0)
 
 
-def test_a_slave_that_knows_a_later_master_is_believed() -> None:
+def test_greeting_of_a_slave_with_a_later_epoch_is_believed() -> None:
     later = (*FIRST, Mark(epoch=2, run=0, start=50, token="bb"))
     with pytest.raises(Superseded) as caught:
         FakeLog(end=100).session(facts()).received(encode_words(hello(end=60, marks=later)), 0.0)
@@ -208,20 +210,20 @@ def test_s32_proof_that_is_not_ascii_is_refused() -> None:
         master.received(encode_words(Proof(proof="\u00e9\ud7ff")), 0.0)
 
 
-def test_both_notice_silence_and_show_that_they_live() -> None:
+def test_session_detects_silence_and_sends_keepalives() -> None:
     master, slave = FakeLog(end=100).session(facts()), slave_session(None)
     master.received(slave.report(PhysicalOffset(0), 0.0), 0.0)
     assert master.tick(4.9) == b""
     assert master.tick(5.1) == FRAME.pack(0, 0)
     assert slave.received(FRAME.pack(0, 0), 5.1) == []
     assert slave.tick(5.1) == REPORT.pack(0)
-    with pytest.raises(PeerSilent, match="nothing was heard"):
+    with pytest.raises(PeerSilent, match="nothing was received"):
         master.tick(20.5)
     with pytest.raises(PeerSilent):
         slave.tick(25.2)
 
 
-def test_garbage_never_does_anything_but_end_the_connection() -> None:
+def test_session_with_garbage_closes_the_connection() -> None:
     dice = random.Random(7)
     for _ in range(3000):
         master = FakeLog(min=1000, end=2500).session(facts())

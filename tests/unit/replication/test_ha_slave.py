@@ -8,7 +8,7 @@ from ha_stores import FILE_BYTES, open_store, put
 from raft_trio import BadDisk, until
 
 from tianzhou.cmd.clock import SystemClock
-from tianzhou.net.server import bind
+from tianzhou.net.acceptor import bind
 from tianzhou.replication.ha_agreement import settle_log
 from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_master import HaMaster
@@ -87,7 +87,7 @@ def test_a_slave_confirms_what_its_disk_has_if_the_master_promises_that(tmp_path
 
 
 def test_slave_that_knows_no_master_keeps_asking_for_one(tmp_path: Path) -> None:
-    """The master may register a moment later; the next registration of the slave is 30 s away."""
+    """The master may register slightly later; the next registration of the slave is 30 s away."""
 
     async def run() -> None:
         slave = Lonely(tmp_path, 0)

@@ -13,13 +13,13 @@ ADDRESSES = "n0=a:1;n1=b:2;n2=c:3"
 MEMBERS = Members(frozenset({"n0", "n1"}), learners=frozenset({"n2"}), addresses=ADDRESSES)
 
 
-def test_what_is_so_already_changes_nothing() -> None:
+def test_change_that_is_already_in_effect_does_nothing() -> None:
     assert changed(MEMBERS, REMOVE, "n9", address="") == MEMBERS
     assert changed(MEMBERS, LEARNER, "n2", address="c:3") == MEMBERS
     assert changed(MEMBERS, VOTER, "n1", address="") == MEMBERS
 
 
-def test_nobody_loses_its_vote_by_being_added() -> None:
+def test_add_of_a_voter_keeps_its_vote() -> None:
     with pytest.raises(UsageError, match="n0 has a vote"):
         changed(MEMBERS, LEARNER, "n0", address="a:1")
 
@@ -61,7 +61,7 @@ def test_group_with_the_most_members_takes_no_more() -> None:
         changed(full, LEARNER, "one-more", address="d:4")
 
 
-def test_a_change_that_is_asked_for_twice_is_made_once(tmp_path: Path) -> None:
+def test_change_requested_twice_is_made_once(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         gone = next(one.group.node.id for one in trio.members if one is not leader)
@@ -79,7 +79,7 @@ def test_a_change_that_is_asked_for_twice_is_made_once(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_who_leads_need_not_be_made_the_leader(tmp_path: Path) -> None:
+def test_transfer_to_the_current_leader_does_nothing(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         term = leader.group.node.hard.term

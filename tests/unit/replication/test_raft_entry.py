@@ -71,7 +71,7 @@ def made(kind: Kind) -> Entry:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_there_and_back(kind: Kind) -> None:
+def test_entry_header_round_trips(kind: Kind) -> None:
     entry = made(kind)
     data, time_ms = raft_entry.encode(entry, prev_term=Term(2), place=PLACE, time_ms=5)
     assert len(data) == raft_entry.size_of(entry)
@@ -84,32 +84,32 @@ def test_there_and_back(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("at", range(0, HEADER_BYTES, 7))
-def test_a_header_with_a_wrong_bit_is_none(at: int) -> None:
+def test_entry_header_with_a_flipped_bit_is_rejected(at: int) -> None:
     data, _ = raft_entry.encode(made(Kind.BARRIER), prev_term=Term(2), place=PLACE, time_ms=5)
     wrong = bytearray(data)
     wrong[at] ^= 4
     assert raft_entry.header_at(bytes(wrong), 0, base=PLACE) is None
 
 
-def test_a_header_at_another_place_is_none() -> None:
+def test_entry_header_at_another_offset_is_rejected() -> None:
     data, _ = raft_entry.encode(made(Kind.BARRIER), prev_term=Term(2), place=PLACE, time_ms=5)
     assert raft_entry.header_at(data, 0, base=PLACE + 1) is None
 
 
-def test_a_message_of_a_user_is_no_header() -> None:
+def test_entry_header_is_not_confused_with_a_user_message() -> None:
     entry = made(Kind.CHUNK)
     assert raft_entry.header_at(entry.data, 0, base=PLACE + HEADER_BYTES) is None
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 42, 5))
-def test_a_slot_with_a_wrong_bit_says_nothing(bit: int) -> None:
+def test_state_slot_with_a_flipped_bit_is_ignored(bit: int) -> None:
     data = bytearray(encode_slot(Slot(3, 9, 5, "n1")))
     data[bit // 8] ^= 1 << bit % 8
     assert decode_slot(bytes(data)) is None
 
 
-def test_each_life_of_a_member_goes_on_from_the_state_of_the_last() -> None:
-    """Whatever it saved last counts, though there are two slots, and every start begins anew."""
+def test_state_survives_each_restart_of_a_member() -> None:
+    """The state saved last counts, although there are two slots and each start begins with one."""
     disk = SimDisk()
     group = raft_state.GroupState("g", "n0", ((LogIndex(0), members_of(["n0"])),))
     files = RaftFiles(disk, "root")
@@ -123,7 +123,7 @@ def test_each_life_of_a_member_goes_on_from_the_state_of_the_last() -> None:
         assert files.load() == state
 
 
-def test_a_state_that_was_damaged_is_not_taken_for_an_older_one() -> None:
+def test_state_that_is_damaged_is_not_replaced_by_an_older_one() -> None:
     disk = SimDisk()
     files = RaftFiles(disk, "root")
     group = raft_state.GroupState("g", "n0", ((LogIndex(0), members_of(["n0"])),))

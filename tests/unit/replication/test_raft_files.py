@@ -13,8 +13,8 @@ ROOM_LEFT = 60
 
 
 def test_a_chunk_of_which_only_a_part_has_room_leaves_logs_equal(tmp_path: Path) -> None:
-    """The part that was written stays, and what comes next stands behind it on all members, if
-    nobody takes the leadership over."""
+    """The written part stays, and the next entries follow it on all members, unless another
+    member becomes leader."""
 
     async def scene(trio: Trio) -> None:
         await trio.send(b"before")
@@ -36,8 +36,8 @@ def test_a_chunk_of_which_only_a_part_has_room_leaves_logs_equal(tmp_path: Path)
     play(tmp_path, scene)
 
 
-def test_a_file_expires_that_a_member_still_needs(tmp_path: Path) -> None:
-    """Whoever was away begins where the log of the leader does, from that moment on."""
+def test_member_that_needs_an_expired_file_restarts_from_the_leader(tmp_path: Path) -> None:
+    """A member that was offline restarts where the leader's log begins from then on."""
 
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
@@ -60,7 +60,7 @@ def test_a_file_expires_that_a_member_still_needs(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_who_has_no_room_for_its_queues_lets_another_lead(tmp_path: Path) -> None:
+def test_leader_without_room_for_its_queues_transfers_leadership(tmp_path: Path) -> None:
     """It may be elected: its log has room. But it can't make visible what it has."""
 
     async def scene(trio: Trio) -> None:
@@ -84,7 +84,7 @@ def test_who_has_no_room_for_its_queues_lets_another_lead(tmp_path: Path) -> Non
     play(tmp_path, scene)
 
 
-def test_who_has_no_room_for_its_first_entry_lets_another_lead(tmp_path: Path) -> None:
+def test_leader_without_room_for_its_first_entry_transfers_leadership(tmp_path: Path) -> None:
     """It has everything, so it is elected; but what a leader begins with has no room."""
 
     async def scene(trio: Trio) -> None:

@@ -20,7 +20,7 @@ def fill(member: Member) -> None:
         member.group.append(chunk(b"x" * 1000))
 
 
-def test_what_a_leader_takes_is_seen_on_all_members_over_several_files(tmp_path: Path) -> None:
+def test_messages_reach_all_members_across_several_files(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         sent = [b"%d" % number * 50 for number in range(600)]
         for first in range(0, 600, 20):
@@ -61,7 +61,7 @@ def test_a_leader_whose_disk_fails_is_fenced_and_replaced(tmp_path: Path) -> Non
     play(tmp_path, scene)
 
 
-def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
+def test_leader_with_a_full_disk_transfers_leadership(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         full = await trio.leader()
         full.disk.is_full = True
@@ -136,7 +136,7 @@ def test_damage_that_is_found_while_reading_is_repaired_after_a_start(tmp_path: 
     play(tmp_path, scene)
 
 
-def test_a_stranger_is_not_listened_to(tmp_path: Path) -> None:
+def test_unknown_member_is_ignored(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         term = leader.group.node.hard.term
@@ -153,7 +153,7 @@ def test_a_stranger_is_not_listened_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "wrong", "right"])
-def test_who_does_not_know_the_secret_is_not_listened_to(tmp_path: Path, secret: str) -> None:
+def test_member_without_the_secret_is_ignored(tmp_path: Path, secret: str) -> None:
     """Nor spoken to, when it listens in the place of a member."""
 
     async def scene(trio: Trio) -> None:
@@ -166,7 +166,7 @@ def test_who_does_not_know_the_secret_is_not_listened_to(tmp_path: Path, secret:
         port = peers.listen("127.0.0.1", 0)
         speaker = trio.members[1].group.peers
         speaker.reach({name: f"127.0.0.1:{port}"})
-        # From a member this is the beginning of a term: nobody may refuse to enter it.
+        # From a member this starts a new term, which every member must enter.
         ahead, is_right = Term(term + 5), secret == "right"
         heard = (False, False)
         for _ in range(1500 if is_right else 30):
@@ -184,7 +184,7 @@ def test_who_does_not_know_the_secret_is_not_listened_to(tmp_path: Path, secret:
     play(tmp_path, scene, secret="right")
 
 
-def test_directories_of_others_are_refused(tmp_path: Path) -> None:
+def test_directory_of_another_member_is_rejected(tmp_path: Path) -> None:
     peers = "n0=127.0.0.1:1;n1=127.0.0.1:2"
 
     async def run() -> None:
@@ -216,7 +216,7 @@ def test_peers_are_read_as_we_and_as_rocketmq_write_them() -> None:
         ("n0 n1 other", [1, 2, 3]),
     ],
 )
-def test_no_two_members_have_one_broker_id(names: str, ids: list[int]) -> None:
+def test_members_have_distinct_broker_ids(names: str, ids: list[int]) -> None:
     """The NameServer would know only one of them."""
     peers = dict.fromkeys(names.split(), "")
     assert [broker_id_of(name, peers) for name in peers] == ids

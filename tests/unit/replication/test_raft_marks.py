@@ -42,7 +42,7 @@ def reopened(root: Path, *, has_marks: bool = True) -> tuple[object, ...]:
     return found
 
 
-def test_a_start_reads_only_what_is_behind_the_last_mark(tmp_path: Path) -> None:
+def test_start_reads_only_entries_after_the_last_mark(tmp_path: Path) -> None:
     log = Log(tmp_path, spacing=MARKED)
     fill(log)
     place = log.storage.end_of(LogIndex(3))
@@ -53,7 +53,7 @@ def test_a_start_reads_only_what_is_behind_the_last_mark(tmp_path: Path) -> None
     path.write_bytes(data)
     again = Log(tmp_path, spacing=MARKED)
     assert again.storage.last == 61
-    with pytest.raises(StoreDamaged, match="no entry of the group begins here"):
+    with pytest.raises(StoreDamaged, match="no entry of the group starts here"):
         again.entries(4, 4)
     again.crash()
     # What was written last is looked at anyhow: so much as was said.
@@ -63,7 +63,7 @@ def test_a_start_reads_only_what_is_behind_the_last_mark(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_marks_of_another_past_are_not_believed(seed: int, tmp_path: Path) -> None:
+def test_marks_of_another_history_are_ignored(seed: int, tmp_path: Path) -> None:
     """Leaders come and go and cut what was not committed; the file of marks is then a mixture of
     what it was at different times, as after a loss of power, or damaged."""
     dice, pasts = Random(seed), list[bytes]()
@@ -100,7 +100,7 @@ def test_marks_of_another_past_are_not_believed(seed: int, tmp_path: Path) -> No
         assert reopened(tmp_path) == wanted
 
 
-def test_marks_go_on_where_the_log_was_cut(tmp_path: Path) -> None:
+def test_marks_continue_after_the_log_was_truncated(tmp_path: Path) -> None:
     log = Log(tmp_path, spacing=MARKED)
     log.storage.write([barrier(index) for index in range(1, 61)])
     log.storage.write([barrier(20, term=2)])
@@ -135,7 +135,7 @@ def mark(index: int, term: int = 1) -> Mark:
     return Mark(LogIndex(index), PhysicalOffset(index * 100), Term(term), Kind.BARRIER)
 
 
-def test_marks_of_what_has_expired_do_not_gather(tmp_path: Path) -> None:
+def test_marks_of_expired_entries_are_removed(tmp_path: Path) -> None:
     files, path = RealFiles(), str(tmp_path / "marks")
     marks = Marks(files.create(path, 0), step_bytes=1)
     rows = [mark(index) for index in range(1, EXPIRED_MAX + 10)]
@@ -147,7 +147,7 @@ def test_marks_of_what_has_expired_do_not_gather(tmp_path: Path) -> None:
     assert Marks(files.open(path), step_bytes=1).load() == [*rows[-5:], mark(9_000, term=2)]
 
 
-def test_a_full_disk_takes_no_marks_and_stops_nothing() -> None:
+def test_marks_on_a_full_disk_are_skipped() -> None:
     disk = SimDisk()
     file = disk.create("marks", 0)
     marks = Marks(file, step_bytes=1)

@@ -1,4 +1,4 @@
-"""Connections between members: whoever does not answer, and strangers at the port."""
+"""Connections between members: unresponsive members, and unknown clients at the port."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def ended(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def test_who_takes_a_connection_and_says_nothing_is_dialed_again(
+def test_peer_that_accepts_and_stays_silent_is_redialled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a machine that lost its power, or a way between that forgot the connection."""
@@ -78,7 +78,7 @@ def test_who_takes_a_connection_and_says_nothing_is_dialed_again(
     play(scene)
 
 
-def test_a_stranger_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_unknown_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft_peers, "GREET_S", 0.1)
 
     async def scene(_peers: Peers, port: int) -> None:
@@ -92,7 +92,7 @@ def test_a_stranger_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("field", ["group", "member", "to", "version", "file_bytes"])
 @pytest.mark.parametrize("wrong", [None, [], {}, [["n1"]], "other", 7])
-def test_a_greeting_that_can_not_be_is_answered_with_a_reason(field: str, wrong: object) -> None:
+def test_invalid_greeting_is_rejected_with_a_reason(field: str, wrong: object) -> None:
     async def scene(_peers: Peers, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame({**GREETING, field: wrong}))
@@ -115,7 +115,7 @@ def test_frame_that_is_nested_without_end_has_no_fields(text: bytes) -> None:
     "text", [b"[" * 4000, b'{"a":' * 800, b'{"member":' + b"[" * 4000, b"1" * 4096, b'"\xff"']
 )
 @pytest.mark.parametrize("is_greeted", [False, True])
-def test_frame_that_is_nested_without_end_is_turned_away(text: bytes, *, is_greeted: bool) -> None:
+def test_frame_that_is_nested_without_end_is_rejected(text: bytes, *, is_greeted: bool) -> None:
     """Before and after the greeting, which a secret makes the first of two frames."""
 
     async def scene(peers: Peers, port: int) -> None:
@@ -135,7 +135,7 @@ def test_frame_that_is_nested_without_end_is_turned_away(text: bytes, *, is_gree
     play(scene)
 
 
-def test_nobody_speaks_for_another_or_to_another() -> None:
+def test_greeting_with_a_wrong_sender_or_receiver_is_rejected() -> None:
     heard: list[Message] = []
 
     async def run() -> None:

@@ -143,7 +143,7 @@ def test_a_chunk_for_another_place_is_refused(leader: Log, tmp_path: Path) -> No
     with pytest.raises(ValueError, match="is for"):
         follower.storage.write([wrong])
     torn = Entry(LogIndex(2), Term(1), Kind.CHUNK, data[:-3])
-    with pytest.raises(ValueError, match="no row of records"):
+    with pytest.raises(ValueError, match="invalid chunk for"):
         follower.storage.write([torn])
     assert follower.storage.last == 1
 
@@ -196,7 +196,9 @@ def test_a_log_whose_oldest_files_have_expired(leader: Log, tmp_path: Path) -> N
     assert again.storage.members.rows() == ((2, members_of(["n0", "n1"])),)
 
 
-def test_beginning_anew_where_the_log_of_the_leader_does(leader: Log, tmp_path: Path) -> None:
+def test_storage_begins_again_where_the_log_of_the_leader_starts(
+    leader: Log, tmp_path: Path
+) -> None:
     old = queue_key("old", 0)
     leader.send(b"a", b"b", b"c", key=old)
     for _ in range(60):
@@ -226,7 +228,7 @@ def test_beginning_anew_where_the_log_of_the_leader_does(leader: Log, tmp_path: 
     assert queue.end == 4, "ranks of expired messages are not given again"
 
 
-def test_damage_takes_everything_behind_it(leader: Log, tmp_path: Path) -> None:
+def test_storage_damage_cuts_everything_after_it(leader: Log, tmp_path: Path) -> None:
     for body in (b"one", b"two", b"three"):
         leader.send(body)
     place = leader.storage.end_of(LogIndex(2))
@@ -281,11 +283,11 @@ def opened(root: Path, leader: Log) -> Opened:
     settings = RaftSettings(
         raft_enabled=True, raft_group="g", raft_id="n1", raft_peers="n0=h:1;n1=h:2;n2=h:3"
     )
-    return open_member(settings, CalmFiles(), str(root), leader.store.config, leader.clock)
+    return open_member(settings, CalmFiles(), str(root), leader.store.config, clock=leader.clock)
 
 
 @pytest.mark.parametrize("committed", [3, 6])
-def test_who_lost_what_it_may_have_acknowledged_is_in_doubt(
+def test_member_that_lost_acknowledged_entries_is_in_doubt(
     leader: Log, tmp_path: Path, committed: int
 ) -> None:
     """After an orderly stop nothing is scanned; the headers of entries are read all the same. Nor
@@ -313,7 +315,7 @@ def test_who_lost_what_it_may_have_acknowledged_is_in_doubt(
     assert opened(root, leader).state.doubt != 0
 
 
-def test_who_lost_its_whole_log_is_in_doubt(leader: Log, tmp_path: Path) -> None:
+def test_member_that_lost_its_whole_log_is_in_doubt(leader: Log, tmp_path: Path) -> None:
     leader.send(b"one")
     leader.commit(leader.storage.last)
     root = tmp_path / "n1"

@@ -1,5 +1,5 @@
-"""A loss of power at every moment: a member has again what was on its disk, or knows that it may
-have forgotten something."""
+"""Power loss after every disk call: a member recovers what was on its disk, or knows that it may
+have lost something."""
 
 import json
 from itertools import islice
@@ -20,7 +20,7 @@ SEEDS = 12
 STEPS = 14
 IMAGES = 4
 EVERY = 3
-"""Of so many calls to the disk, one is a moment to crash."""
+"""One in this many disk calls is a crash point."""
 
 
 class Moment(NamedTuple):
@@ -90,7 +90,7 @@ class Workload:
         storage, first = self.log.storage, self.committed + 1
         self._enter_term(self._term() + 1)
         if storage.last >= first:
-            # From now on nobody counts on these.
+            # From now on these need not survive.
             cut = self.dice.randrange(first, storage.last + 1)
             self.durable = {index: entry for index, entry in self.durable.items() if index < cut}
             storage.write([barrier(cut, self._term())])
@@ -115,7 +115,7 @@ def told(log: Log) -> tuple[object, ...]:
 
 
 def check(moment: Moment, number: int) -> None:
-    """One image of this moment."""
+    """Check one disk image of this crash."""
     chosen = plans(moment.point, f"{moment.point.call}")
     plan = next(chosen)
     for _ in range(number):
@@ -138,7 +138,7 @@ def check(moment: Moment, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_durable_is_there_again(seed: int) -> None:
+def test_durable_entries_survive_a_crash(seed: int) -> None:
     workload = Workload(seed)
     workload.run()
     assert len(workload.moments) > 20
@@ -147,20 +147,21 @@ def test_what_was_durable_is_there_again(seed: int) -> None:
             try:
                 check(moment, number)
             except Exception as error:
-                error.add_note(f"seed {seed}, moment {rank}, image {number}")
+                error.add_note(f"seed {seed}, crash {rank}, image {number}")
                 raise
 
 
 def begun_anew() -> tuple[list[CrashPoint], Begin]:
-    """Every moment of a member that is told to begin where its leader's log does."""
+    """Every crash point of a member that restarts where its leader's log begins."""
     disk = SimDisk()
     log = Log("member", files=disk, spacing=MARKED)
     log.storage.write([barrier(1), barrier(2), barrier(3)])
     log.store.flush()
     begin = Begin(
-        Start(LogIndex(40), Term(3)), members_of(["n0", "n1"]),
+        Start(LogIndex(40), Term(3)),
+        members_of(["n0", "n1"]),
         json.dumps([5 * FILE_BYTES, [["orders", 0, 7]]]).encode(),
-    )  # fmt: skip
+    )
     points: list[CrashPoint] = []
     disk.on_call = lambda: points.append(disk.crash_point())
     log.storage.begin(begin)
@@ -169,7 +170,7 @@ def begun_anew() -> tuple[list[CrashPoint], Begin]:
     return points, begin
 
 
-def test_a_log_that_begins_anew_is_the_old_one_or_the_new_one() -> None:
+def test_begin_again_crash_leaves_the_old_or_the_new_log() -> None:
     points, begin = begun_anew()
     starts = set[Start]()
     for point in points:

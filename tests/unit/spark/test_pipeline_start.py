@@ -42,7 +42,7 @@ def started(directory: Path, writer: Writer) -> dict[str, Any]:
     return run._queries
 
 
-def test_start_is_repeated_while_the_python_process_is_late(tmp_path: Path) -> None:
+def test_start_is_retried_while_the_python_process_is_late(tmp_path: Path) -> None:
     writer = Writer(*[f"{TOO_LATE}."] * (STARTS_MAX - 1))
     assert started(tmp_path, writer) == {"sink-0": "query"}
     assert writer.starts == STARTS_MAX

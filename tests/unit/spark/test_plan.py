@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianzhou.client.sync.queue_reader import QueueRange
+from tianzhou.client.bulk.reader import QueueRange
 from tianzhou.spark import plan
 from tianzhou.spark.errors import DataLoss, SourceError
 from tianzhou.spark.option_values import EARLIEST, LATEST
@@ -17,21 +17,25 @@ def queue(queue_id: int, topic: str = "orders", broker: str = "broker-a") -> Mes
     return MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
 
 
-def test_offsets_have_the_form_of_the_option() -> None:
+def test_offsets_round_trip_through_the_option_format() -> None:
     offsets = {queue(1): 5, queue(0): 3, queue(0, "paid", "broker-b"): 7}
     table = plan.to_json(offsets)
     assert table == {"orders": {"broker-a": {"0": 3, "1": 5}}, "paid": {"broker-b": {"0": 7}}}
     assert plan.from_json(table) == offsets
 
 
-def test_words_and_numbers_are_resolved() -> None:
+def test_resolve_accepts_words_and_numbers() -> None:
     earliest, latest = {queue(0): 2, queue(1): 4}, {queue(0): 10, queue(1): 20}
     asked = {"orders": {"broker-a": {0: EARLIEST}}}
 
     def resolved(given: object, default: int = LATEST) -> plan.Offsets:
         return plan.resolve(
-            given, earliest=earliest, latest=latest, default=default, option="startingOffsets"  # pyright: ignore[reportArgumentType] # each form in turn
-        )  # fmt: skip
+            given,  # pyright: ignore[reportArgumentType] # each form in turn
+            earliest=earliest,
+            latest=latest,
+            default=default,
+            option="startingOffsets",
+        )
 
     assert resolved(EARLIEST) == earliest
     assert resolved(LATEST) == latest
@@ -41,22 +45,22 @@ def test_words_and_numbers_are_resolved() -> None:
         resolved({"orders": {"broker-a": {5: 7}}})
 
 
-def test_offset_out_of_range_is_an_error() -> None:
+def test_check_inside_rejects_offsets_out_of_range() -> None:
     with pytest.raises(SourceError, match=r"offset 30 of queue 0 .* offsets 2 to 10"):
         plan.check_inside({queue(0): 30}, {queue(0): 2}, {queue(0): 10}, "endingOffsets")
     assert plan.clamped({queue(0): 30}, {queue(0): 2}, {queue(0): 10}) == {queue(0): 10}
 
 
-def test_missing_offsets_are_an_error_or_skipped() -> None:
+def test_deleted_offsets_are_an_error_or_skipped() -> None:
     start, end, earliest = {queue(0): 5}, {queue(0): 20}, {queue(0): 12}
     with pytest.raises(DataLoss, match=r"7 messages with offsets 5 to 11 are gone.*from 12 on"):
         plan.check_kept(start, end, earliest)
     assert plan.kept(start, end, earliest) == {queue(0): 12}
-    # All of it is gone: nothing is read, and nothing behind the end.
+    # All messages are deleted: nothing is read, and nothing after the end.
     assert plan.kept(start, {queue(0): 8}, earliest) == {queue(0): 8}
 
 
-def test_a_queue_that_went_back_is_a_loss() -> None:
+def test_queue_that_ends_before_the_position_is_data_loss() -> None:
     with pytest.raises(DataLoss, match=r"ends at offset 3, before 9"):
         plan.check_kept({queue(0): 9}, {queue(0): 3}, {queue(0): 0})
     assert plan.kept({queue(0): 9}, {queue(0): 3}, {queue(0): 0}) == {queue(0): 0}
@@ -66,7 +70,9 @@ SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5000)), min_size
 
 
 @given(SPANS, st.integers(1, 10_000))
-def test_limits_are_kept_and_no_queue_starves(spans: list[tuple[int, int]], rows: int) -> None:
+def test_limited_keeps_the_limit_and_starves_no_queue(
+    spans: list[tuple[int, int]], rows: int
+) -> None:
     start = {queue(n): first for n, (first, _) in enumerate(spans)}
     latest = {queue(n): first + size for n, (first, size) in enumerate(spans)}
     end = plan.limited(start, latest, rows)
@@ -81,7 +87,7 @@ def test_limits_are_kept_and_no_queue_starves(spans: list[tuple[int, int]], rows
 
 
 @given(SPANS, st.one_of(st.none(), st.integers(1, 3000)), st.integers(1, 20))
-def test_tasks_cover_every_offset_once(
+def test_divided_covers_every_offset_once(
     spans: list[tuple[int, int]], rows_max: int | None, partitions_min: int
 ) -> None:
     start = {queue(n): first for n, (first, _) in enumerate(spans)}
@@ -106,7 +112,7 @@ def test_tasks_cover_every_offset_once(
         assert len(tasks) >= partitions_min
 
 
-def test_small_ranges_share_a_task() -> None:
+def test_divided_combines_small_ranges() -> None:
     small = [QueueRange(queue(n), 0, 100) for n in range(16)]
     assert len(plan.divided(small, rows_max=None, partitions_min=1)) == 1
     assert len(plan.divided(small, rows_max=None, partitions_min=4)) == 4

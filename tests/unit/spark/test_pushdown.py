@@ -1,4 +1,4 @@
-"""Filters of a query narrow what is read, and never lose a row."""
+"""Filters of a query limit what is read, and never lose a row."""
 
 from datetime import UTC, datetime
 
@@ -17,30 +17,31 @@ from pyspark.sql.datasource import (
 from tianzhou.spark.pushdown import CLOCK_MARGIN_MS, narrow
 
 
-def test_queues() -> None:
-    found = narrow([EqualTo(("topic",), "orders"), In(("queueId",), (1, 2, 5)),
-                    LessThan(("queueId",), 5)])  # fmt: skip
+def test_filters_on_topic_and_queue_select_queues() -> None:
+    found = narrow(
+        [EqualTo(("topic",), "orders"), In(("queueId",), (1, 2, 5)), LessThan(("queueId",), 5)]
+    )
     assert found.includes_queue("orders", 1)
     assert not found.includes_queue("orders", 5)
     assert not found.includes_queue("orders", 0)
     assert not found.includes_queue("paid", 1)
 
 
-def test_offsets() -> None:
+def test_filters_on_offsets_give_an_interval() -> None:
     found = narrow([GreaterThan(("queueOffset",), 9), LessThanOrEqual(("queueOffset",), 20)])
     assert (found.offset.start, found.offset.end) == (10, 21)
     one = narrow([EqualTo(("queueOffset",), 7)])
     assert (one.offset.start, one.offset.end) == (7, 8)
 
 
-def test_tags() -> None:
+def test_filters_on_tags_give_the_tags_to_subscribe() -> None:
     found = narrow([In(("tags",), ("a", "b")), EqualTo(("tags",), "b")])
     assert found.tags == {"b"}
-    # Nobody can subscribe to this one; Spark compares.
+    # No consumer can subscribe to this tag, so Spark compares it.
     assert narrow([EqualTo(("tags",), "a||b")]).tags is None
 
 
-def test_times_have_a_margin() -> None:
+def test_filters_on_store_time_have_a_margin() -> None:
     noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
     noon_ms = int(noon.timestamp() * 1000)
     found = narrow([GreaterThanOrEqual(("storeTimestamp",), noon)])
@@ -49,9 +50,12 @@ def test_times_have_a_margin() -> None:
     assert narrow([LessThan(("storeTimestamp",), noon)]).ending_ms == noon_ms + CLOCK_MARGIN_MS
 
 
-def test_the_rest_is_left_to_spark() -> None:
+def test_other_filters_are_left_to_spark() -> None:
     filters: list[Filter] = [
-        Not(EqualTo(("topic",), "orders")), IsNotNull(("tags",)), EqualTo(("msgId",), "x"),
-        EqualTo(("topic",), None), EqualTo(("properties", "a"), "b"),
-    ]  # fmt: skip
+        Not(EqualTo(("topic",), "orders")),
+        IsNotNull(("tags",)),
+        EqualTo(("msgId",), "x"),
+        EqualTo(("topic",), None),
+        EqualTo(("properties", "a"), "b"),
+    ]
     assert narrow(filters) == narrow([])

@@ -1,7 +1,7 @@
-"""What a task makes of the records that it was sent."""
+"""How a task decodes the records that it pulled."""
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.client.sync.queue_reader import QueueRange, RecordRun
+from tianzhou.client.bulk.reader import QueueRange, RecordRun
 from tianzhou.record import flags
 from tianzhou.record.batch import encode_batch
 from tianzhou.record.chunk import Entry, build, stamp
@@ -16,24 +16,24 @@ SCHEMA = arrow_schema(TOPIC, table_schema(TOPIC, ["queueOffset", "body", "tags",
 
 def run_of(entries: list[Entry], offsets: list[int]) -> RecordRun:
     made = build(entries, store_host=bytes(8), record_crc=False)
-    stamp(
-        made, 0, len(made), queue_offsets=offsets, physical_offset=0, store_timestamp=1
-    )  # fmt: skip
+    stamp(made, 0, len(made), queue_offsets=offsets, physical_offset=0, store_timestamp=1)
     run = RecordRun()
     run.room(len(made.data))[:] = made.data
     run.starts, run.end = made.starts, len(made.data)
     return run
 
 
-def test_a_record_that_is_a_whole_batch_is_taken_apart_and_cut_to_the_range() -> None:
+def test_inner_batch_is_unpacked_and_cut_to_the_range() -> None:
     inner = encode_batch([(0, b"m%d" % n, b"TAGS\x01t%d\x02" % n) for n in range(4)])
     key = queue_key("orders", 3)
     batch_flags = flags.INNER_BATCH | flags.NEED_UNWRAP
     run = run_of(
-        [Entry(key, b"before"),
-         Entry(key, inner, b"INNER_BASE\x0111\x02INNER_NUM\x014\x02", sys_flag=batch_flags)],
+        [
+            Entry(key, b"before"),
+            Entry(key, inner, b"INNER_BASE\x0111\x02INNER_NUM\x014\x02", sys_flag=batch_flags),
+        ],
         [10, 11],
-    )  # fmt: skip
+    )
     chunk = _chunk_of(run, QueueRange(QUEUE, 10, 14))
     assert to_batch(chunk, SCHEMA).to_pylist() == [
         {"queueOffset": 10, "body": b"before", "tags": None, "sysFlag": 0},

@@ -1,4 +1,4 @@
-"""One sentence out of what Spark prints, as it really printed it."""
+"""One sentence from the output of Spark, with real examples."""
 
 import pytest
 
@@ -43,5 +43,5 @@ tianzhou.spark.tables.errors.TableError: column n of the table is bigint; cast i
         ("", "Spark gave no reason"),
     ],
 )
-def test_one_sentence(printed: str, sentence: str) -> None:
+def test_sentence_of_a_spark_error_is_one_sentence(printed: str, sentence: str) -> None:
     assert sentence_of(RuntimeError(printed)) == sentence

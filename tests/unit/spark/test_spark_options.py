@@ -1,4 +1,4 @@
-"""Options: spellings, values, and what is said about wrong ones."""
+"""Options: spellings, values, and the messages for invalid ones."""
 
 import re
 
@@ -26,23 +26,29 @@ def read(*, is_stream: bool = False, **given: str) -> ReadOptions:
 
 def test_names_are_case_insensitive_and_old_spellings_work() -> None:
     found = read_options_of(
-        {"NameServer": "a:1,b:2", "TOPIC": "x, y", "subExpression": "p || q", "consumerGroup": "g",
-         "pullBatchSize": "32", "STARTINGOFFSETS": '{"x":{"broker":{"0":23,"1":-1}}}'},
+        {
+            "NameServer": "a:1,b:2",
+            "TOPIC": "x, y",
+            "subExpression": "p || q",
+            "consumerGroup": "g",
+            "pullBatchSize": "32",
+            "STARTINGOFFSETS": '{"x":{"broker":{"0":23,"1":-1}}}',
+        },
         is_stream=True,
-    )  # fmt: skip
+    )
     assert found.cluster.nameserver == "a:1;b:2"
     assert found.topics == ("x", "y")
-    assert (found.tags, found.group, found.pull_count) == ("p || q", "g", 32)
-    assert found.starting == {"x": {"broker": {0: 23, 1: -1}}}
+    assert (found.filter.tags, found.group, found.pull_count) == ("p || q", "g", 32)
+    assert found.start.offsets == {"x": {"broker": {0: 23, 1: -1}}}
 
 
-def test_batches_begin_early_and_streams_late() -> None:
-    assert (read().starting, read().ending) == (EARLIEST, LATEST)
-    assert read(is_stream=True).starting == LATEST
-    assert read(is_stream=True, startingOffsets="Earliest").starting == EARLIEST
+def test_batches_start_at_earliest_and_streams_at_latest() -> None:
+    assert (read().start.offsets, read().end.offsets) == (EARLIEST, LATEST)
+    assert read(is_stream=True).start.offsets == LATEST
+    assert read(is_stream=True, startingOffsets="Earliest").start.offsets == EARLIEST
 
 
-def test_topics_are_names_or_a_pattern() -> None:
+def test_topic_option_is_names_or_a_pattern() -> None:
     pattern = read(topic="orders_.*").topics
     assert isinstance(pattern, re.Pattern)
     assert pattern.fullmatch("orders_cn")
@@ -56,12 +62,12 @@ def test_topics_are_names_or_a_pattern() -> None:
 @pytest.mark.parametrize(
     ("text", "ms"),
     [("500ms", 500), ("30s", 30_000), ("2 minutes", 120_000), ("7", 7), ("1h", 3_600_000)],
-)  # fmt: skip
-def test_durations(text: str, ms: int) -> None:
+)
+def test_durations_are_parsed_with_their_units(text: str, ms: int) -> None:
     assert read_duration_ms(text) == ms
 
 
-def test_times() -> None:
+def test_times_are_parsed_as_milliseconds_or_iso_8601() -> None:
     assert read_time_ms("1700000000123") == 1_700_000_000_123
     assert read_time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
     assert read_time_ms("2023-11-15T06:13:20+08:00") == 1_700_000_000_000
@@ -75,7 +81,7 @@ WRONG = [
     ({"topic": ","}, r"option topic is ','; it must contain at least one name"),
     ({"topic": "orders!"}, r"topic 'orders!' is not made of letters, digits and % | _ - only"),
     ({"topic": "orders, pay.*"}, r"it contains a comma or a blank, which topic names cannot"),
-    ({"group": "my group"}, r"option group is 'my group'; it is not valid: group 'my group' is"),
+    ({"group": "my group"}, r"option group is 'my group'; .*: invalid group 'my group'; use"),
     ({"columns": "body, Body"}, r"option columns is 'body, Body'; it must not name a column twice"),
     ({"startingTimestamp": "9" * 30}, r"it must be milliseconds since 1970 or a time such as"),
     ({"startingOffsets": "soon"}, r"option startingOffsets is 'soon'; it must be earliest, latest"),
@@ -118,7 +124,7 @@ def test_all_invalid_options_are_reported_together() -> None:
         read(minPartitions="x", failOnDataLoss="y")
 
 
-def test_streams_have_no_end_and_no_pushdown() -> None:
+def test_streams_reject_end_and_pushdown() -> None:
     with pytest.raises(SourceError, match="a stream has no end"):
         read(is_stream=True, endingOffsets="latest")
     with pytest.raises(SourceError, match="pushdown is for batches"):
@@ -129,7 +135,7 @@ def test_secrets_are_not_shown() -> None:
     assert "hush" not in repr(read(accessKey="me", secretKey="hush").cluster)
 
 
-def test_writing() -> None:
+def test_write_options_are_validated() -> None:
     found = write_options_of(ORDERS, is_stream=True)
     assert (found.topic, found.group, found.idempotent) == ("orders", "spark", False)
     with pytest.raises(SourceError, match="idempotent=true needs the option group"):
@@ -138,11 +144,11 @@ def test_writing() -> None:
         write_options_of(NAMESERVER | {"idempotent": "true"}, is_stream=False)
     with pytest.raises(SourceError, match="option nameserver is missing"):
         write_options_of({"topic": "orders"}, is_stream=False)
-    # What Spark puts there by itself.
+    # Options that Spark adds.
     write_options_of(ORDERS | {"checkpointLocation": "x"}, is_stream=True)
 
 
-def test_the_name_server_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nameserver_defaults_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "b:2")
     assert read_options_of({"topic": "orders"}, is_stream=False).cluster.nameserver == "b:2"
     monkeypatch.setenv("TIANZHOU_NAMESERVER", "a")
@@ -151,13 +157,13 @@ def test_the_name_server_may_come_from_the_environment(monkeypatch: pytest.Monke
     assert found.cluster.nameserver == "c:3"
 
 
-def test_stores() -> None:
+def test_store_options_are_validated() -> None:
     found = store_options_of({"path": "data", "topic": "a,b", "verify": "false"})
     assert (found.path, found.topics, found.verify) == ("data", ("a", "b"), False)
     with pytest.raises(SourceError, match="option path is missing"):
         store_options_of({})
 
 
-def test_every_option_says_what_it_is() -> None:
+def test_every_option_has_a_description() -> None:
     for option in (READ | WRITE | STORE).values():
         assert option.help.endswith(".")

@@ -1,4 +1,4 @@
-"""The names of `tianzhou.spark`, and the package as a file."""
+"""The public names of `tianzhou.spark`, and the package as a zip file."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ import pytest
 import tianzhou.spark
 
 
-def test_names_stay_what_they_are() -> None:
-    """A module with the name of a function would take its place once it is imported."""
+def test_public_names_stay_functions_after_submodule_imports() -> None:
+    """Importing a module with the name of a function would replace the function."""
     for _ in range(2):
         assert callable(tianzhou.spark.session)
         assert callable(tianzhou.spark.register)
@@ -25,7 +25,7 @@ def test_importing_the_package_does_not_import_spark() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_file_has_what_executors_need(tmp_path: Path) -> None:
+def test_package_contains_everything_that_executors_need(tmp_path: Path) -> None:
     path = tianzhou.spark.package(tmp_path)
     names = zipfile.ZipFile(path).namelist()
     assert "pyspark_rocketmq.py" in names
@@ -33,6 +33,7 @@ def test_the_file_has_what_executors_need(tmp_path: Path) -> None:
     code = "import tianzhou, tianzhou.spark.source, pyspark_rocketmq; print(tianzhou.__file__)"
     asked = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r}); {code}"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert asked.stdout.startswith(path), asked.stderr

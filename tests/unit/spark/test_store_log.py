@@ -21,9 +21,11 @@ COUNT = 4_000
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
     config = StoreConfig(
-        commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=20_000, index_slots=100,
+        commit_log_file_bytes=FILE_BYTES,
+        consume_queue_file_bytes=20_000,
+        index_slots=100,
         index_entries=400,
-    )  # fmt: skip
+    )
     store = MessageStore(RealFiles(), str(root), config, ManualClock(1_800_000_000_000))
     for first in range(0, COUNT, 100):
         entries = [
@@ -47,7 +49,7 @@ def everything() -> list[bytes]:
 
 
 @pytest.mark.parametrize("bytes_max", [10_000, 50_000, FILE_BYTES])
-def test_pieces_cover_every_record_once(written: Path, bytes_max: int) -> None:
+def test_spans_cover_every_record_once(written: Path, bytes_max: int) -> None:
     pieces = log_spans(str(written), bytes_max)
     assert bodies(pieces) == everything()
     files = len(list((written / "commitlog").iterdir()))
@@ -55,14 +57,14 @@ def test_pieces_cover_every_record_once(written: Path, bytes_max: int) -> None:
     assert [piece.is_last for piece in pieces].count(True) == 1
 
 
-def test_without_consume_queues_a_file_is_a_piece(written: Path, tmp_path: Path) -> None:
+def test_spans_without_consume_queues_are_whole_files(written: Path, tmp_path: Path) -> None:
     (tmp_path / "commitlog").symlink_to(written / "commitlog")
     pieces = log_spans(str(tmp_path), 10_000)
     assert len(pieces) == len(list((written / "commitlog").iterdir()))
     assert bodies(pieces) == everything()
 
 
-def test_queue_file_that_cannot_be_read_divides_nothing(written: Path, tmp_path: Path) -> None:
+def test_unreadable_queue_file_is_not_used_for_dividing(written: Path, tmp_path: Path) -> None:
     (tmp_path / "commitlog").symlink_to(written / "commitlog")
     unreadable, torn = (tmp_path / "consumequeue/orders" / str(n) / ("0" * 20) for n in range(2))
     unreadable.mkdir(parents=True)
@@ -72,7 +74,7 @@ def test_queue_file_that_cannot_be_read_divides_nothing(written: Path, tmp_path:
 
 
 def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
-    """The same directory with other bytes at one place of its first file."""
+    """Copy the directory with other bytes at one place of its first file."""
     (tmp_path / "commitlog").mkdir()
     for path in (written / "commitlog").iterdir():
         (tmp_path / "commitlog" / path.name).write_bytes(path.read_bytes())
@@ -83,7 +85,7 @@ def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize("data", [b"\xff", bytes(64), b"\x00\x00\x00\x10"])
-def test_damage_is_an_error_or_passed_over(written: Path, tmp_path: Path, data: bytes) -> None:
+def test_damage_is_an_error_or_skipped(written: Path, tmp_path: Path, data: bytes) -> None:
     pieces = log_spans(str(a_copy(written, tmp_path, 50_000, data)), FILE_BYTES)
     with pytest.raises(LogDamaged, match=r"are not sound records; with failOnDataLoss=false"):
         bodies(pieces)
@@ -94,10 +96,10 @@ def test_damage_is_an_error_or_passed_over(written: Path, tmp_path: Path, data: 
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("claim", [0x10, 0x20, 0x30])
-def test_malformed_record_is_an_error_or_passed_over(
+def test_malformed_record_is_an_error_or_skipped(
     written: Path, tmp_path: Path, verify: bool, claim: int
 ) -> None:
-    """Its checksum agrees, and yet its flag claims hosts that it does not have."""
+    """The checksum is correct, but the flag claims longer hosts than the record has."""
     data = (written / "commitlog" / f"{0:020d}").read_bytes()
     record = bytearray(data[: int.from_bytes(data[:4], "big")])
     record[39] |= claim
@@ -109,7 +111,7 @@ def test_malformed_record_is_an_error_or_passed_over(
     assert bodies(pieces, verify=verify, skip=True) == everything()[1:]
 
 
-def test_a_torn_end_is_the_end(written: Path, tmp_path: Path) -> None:
+def test_torn_record_ends_the_log(written: Path, tmp_path: Path) -> None:
     last = max((written / "commitlog").iterdir())
     (tmp_path / "commitlog").mkdir()
     data = last.read_bytes()

@@ -67,8 +67,13 @@ def bodies_of(result: ReadResult) -> list[bytes]:
 
 
 def read(
-    store: MessageStore, start: int = 0, *, count: int = 99, size: int = 1 << 20,
-    key: QueueKey = KEY, tags: set[int] | None = None,
-) -> list[bytes]:  # fmt: skip
+    store: MessageStore,
+    start: int = 0,
+    *,
+    count: int = 99,
+    size: int = 1 << 20,
+    key: QueueKey = KEY,
+    tags: set[int] | None = None,
+) -> list[bytes]:
     with store.read(key, QueueOffset(start), ReadLimit(count, size), tags_codes=tags) as result:
         return bodies_of(result)

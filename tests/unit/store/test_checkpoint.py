@@ -6,18 +6,30 @@ from tianzhou.store.checkpoint import Checkpoint, CheckpointFile, decode, encode
 from tianzhou.store.files import RealFiles
 
 FULL = Checkpoint(
-    log_timestamp=11, queues_timestamp=12, index_timestamp=13, flushed=1 << 40, derived=1 << 39,
-    anchor=(1 << 39) - 200, queues=7, units=99, index_files=2, index_name="20261115184332523",
-    index_count=41, clean=True, checked=True, log_begin=1 << 38, exact=True,
-)  # fmt: skip
+    log_timestamp=11,
+    queues_timestamp=12,
+    index_timestamp=13,
+    flushed=1 << 40,
+    derived=1 << 39,
+    anchor=(1 << 39) - 200,
+    queues=7,
+    units=99,
+    index_files=2,
+    index_name="20261115184332523",
+    index_count=41,
+    clean=True,
+    checked=True,
+    log_begin=1 << 38,
+    exact=True,
+)
 
 
-def test_what_is_written_is_read() -> None:
+def test_checkpoint_written_is_read_back() -> None:
     assert decode(encode(FULL)) == FULL
     assert len(encode(FULL)) == module.SECTOR
 
 
-def test_every_flipped_bit_of_our_part_leaves_only_the_times() -> None:
+def test_checkpoint_with_a_flipped_bit_keeps_only_the_times() -> None:
     page = encode(FULL)
     ours = range(module.OURS_AT, module.OURS_AT + module.PREFIX.size + module.OURS.size)
     for at in ours:
@@ -27,7 +39,7 @@ def test_every_flipped_bit_of_our_part_leaves_only_the_times() -> None:
             assert decode(bytes(damaged)) == Checkpoint(11, 12, 13)
 
 
-def test_times_that_somebody_else_wrote_make_our_part_worthless() -> None:
+def test_checkpoint_with_foreign_times_ignores_our_part() -> None:
     for at in range(24):
         page = bytearray(encode(FULL))
         page[at] ^= 1
@@ -36,13 +48,13 @@ def test_times_that_somebody_else_wrote_make_our_part_worthless() -> None:
         assert found.flushed == 0
 
 
-def test_short_empty_and_negative_files_say_little() -> None:
+def test_checkpoint_short_empty_or_negative_has_no_positions() -> None:
     assert decode(b"") == Checkpoint()
     assert decode(encode(FULL)[:100]) == Checkpoint(11, 12, 13)
     assert decode(b"\xff" * 512) == Checkpoint()
 
 
-def test_a_new_file_has_the_size_java_expects(tmp_path: Path) -> None:
+def test_checkpoint_new_file_has_the_size_java_expects(tmp_path: Path) -> None:
     file = CheckpointFile(RealFiles(), str(tmp_path / "checkpoint"))
     assert file.current == Checkpoint()
     file.write(FULL, sync=True)

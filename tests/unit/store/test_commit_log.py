@@ -25,7 +25,7 @@ def empty_size() -> int:
     return len(chunk(b"").data)
 
 
-def test_a_file_is_used_to_the_last_byte_that_leaves_room_for_the_marker(log: CommitLog) -> None:
+def test_commit_log_fills_a_file_up_to_the_end_marker(log: CommitLog) -> None:
     whole = FILE_BYTES - 8 - empty_size()
     append(log, whole)
     assert log.end == FILE_BYTES - 8
@@ -36,7 +36,7 @@ def test_a_file_is_used_to_the_last_byte_that_leaves_room_for_the_marker(log: Co
     log.close()
 
 
-def test_one_chunk_may_fill_several_files(log: CommitLog) -> None:
+def test_commit_log_chunk_may_span_several_files(log: CommitLog) -> None:
     append(log, *[1500] * 7)
     assert len(log.segments) == 4
     views = [
@@ -50,7 +50,7 @@ def test_one_chunk_may_fill_several_files(log: CommitLog) -> None:
     log.close()
 
 
-def test_the_next_file_is_made_early_and_used(log: CommitLog, tmp_path: Path) -> None:
+def test_commit_log_uses_the_file_created_in_advance(log: CommitLog, tmp_path: Path) -> None:
     append(log, 100)
     log.prepare_next()
     assert len(list((tmp_path / "commitlog").iterdir())) == 1, "the first is hardly used"
@@ -63,7 +63,7 @@ def test_the_next_file_is_made_early_and_used(log: CommitLog, tmp_path: Path) ->
     log.close()
 
 
-def test_only_what_is_there_can_be_viewed(log: CommitLog) -> None:
+def test_commit_log_view_beyond_the_end_is_rejected(log: CommitLog) -> None:
     append(log, *[1500] * 4)
     assert log.segment_at(-1) is None
     assert log.segment_at(log.end) is None
@@ -75,7 +75,7 @@ def test_only_what_is_there_can_be_viewed(log: CommitLog) -> None:
     log.close()
 
 
-def test_the_file_that_is_written_and_one_that_is_read_stay(log: CommitLog) -> None:
+def test_commit_log_keeps_the_written_and_the_read_file_open(log: CommitLog) -> None:
     append(log, 10)
     with pytest.raises(AssertionError, match="is being written"):
         log.remove_first()

@@ -26,8 +26,9 @@ def units(first: int, count: int) -> bytes:
 def ranks(queue: ConsumeQueue) -> list[int]:
     """The ranks units speak of; -1 for a missing message."""
     raw = queue.read(queue.first, queue.end - queue.first)
-    return [-1 if size == MISSING_SIZE else offset // 100
-            for offset, size, _ in UNIT.iter_unpack(raw)]  # fmt: skip
+    return [
+        -1 if size == MISSING_SIZE else offset // 100 for offset, size, _ in UNIT.iter_unpack(raw)
+    ]
 
 
 def reload(queue: ConsumeQueue, root: Path, *, below: int = ALL) -> ConsumeQueue:
@@ -37,20 +38,22 @@ def reload(queue: ConsumeQueue, root: Path, *, below: int = ALL) -> ConsumeQueue
     return again
 
 
-def test_units_stand_at_their_rank_in_memory_and_in_files(tmp_path: Path) -> None:
+def test_consume_queue_stores_units_at_their_offset(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 25))
     queue.write_out()
     queue.append(QueueOffset(25), units(25, 3))
     assert ranks(queue) == list(range(28))
     assert [path.name for path in sorted((tmp_path / "orders" / "0").iterdir())] == [
-        "00000000000000000000", "00000000000000000200", "00000000000000000400",
-    ]  # fmt: skip
+        "00000000000000000000",
+        "00000000000000000200",
+        "00000000000000000400",
+    ]
     assert queue.unit(27).tags_code == 27
     assert ranks(reload(queue, tmp_path)) == list(range(28))
 
 
-def test_a_gap_is_marked(tmp_path: Path) -> None:
+def test_consume_queue_gap_is_marked(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 2))
     queue.append(QueueOffset(5), units(5, 2))
@@ -58,7 +61,7 @@ def test_a_gap_is_marked(tmp_path: Path) -> None:
     assert ranks(reload(queue, tmp_path)) == [0, 1, -1, -1, -1, 5, 6]
 
 
-def test_a_queue_whose_older_messages_are_gone_begins_later(tmp_path: Path) -> None:
+def test_consume_queue_with_expired_messages_starts_later(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(34), units(34, 3))
     assert (queue.first, queue.min_offset, queue.end) == (30, 34, 37)
@@ -69,7 +72,7 @@ def test_a_queue_whose_older_messages_are_gone_begins_later(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("below", range(0, 2600, 100))
-def test_loading_takes_what_is_below_and_cuts_the_rest_for_good(tmp_path: Path, below: int) -> None:
+def test_consume_queue_load_cuts_units_beyond_the_limit_durably(tmp_path: Path, below: int) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 25))
     wanted = list(range(min(below // 100, 25)))
@@ -80,7 +83,7 @@ def test_loading_takes_what_is_below_and_cuts_the_rest_for_good(tmp_path: Path, 
     assert ranks(reload(once, tmp_path)) == list(range(once.end))
 
 
-def test_truncate_in_memory_and_in_files(tmp_path: Path) -> None:
+def test_consume_queue_truncate_cuts_memory_and_files(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 15))
     queue.write_out()
@@ -90,7 +93,7 @@ def test_truncate_in_memory_and_in_files(tmp_path: Path) -> None:
         assert ranks(queue) == list(range(min(end, 25)))
 
 
-def test_the_minimum_rises_with_the_log_and_whole_files_go(tmp_path: Path) -> None:
+def test_consume_queue_expiry_raises_the_minimum_and_removes_whole_files(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 35))
     queue.write_out()
@@ -107,7 +110,7 @@ def test_the_minimum_rises_with_the_log_and_whole_files_go(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["notes", "00000000000000000007", "0"])
-def test_a_foreign_file_is_named(tmp_path: Path, name: str) -> None:
+def test_consume_queue_foreign_file_is_named(tmp_path: Path, name: str) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 15))
     queue.write_out()
@@ -116,7 +119,7 @@ def test_a_foreign_file_is_named(tmp_path: Path, name: str) -> None:
         make(tmp_path).load(below=ALL, clean=True)
 
 
-def test_a_missing_or_short_file_is_named(tmp_path: Path) -> None:
+def test_consume_queue_missing_or_short_file_is_named(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.append(QueueOffset(0), units(0, 25))
     queue.write_out()
@@ -130,7 +133,7 @@ def test_a_missing_or_short_file_is_named(tmp_path: Path) -> None:
         make(tmp_path).load(below=ALL, clean=False)
 
 
-def test_a_read_may_go_over_thousands_of_files() -> None:
+def test_consume_queue_read_spans_thousands_of_files() -> None:
     """The smallest files that the settings allow hold one unit."""
     queue = ConsumeQueue(FileCache(SimDisk(), 4), "orders/0", KEY, 1)
     queue.append(QueueOffset(0), units(0, 2000))
@@ -141,9 +144,7 @@ def test_a_read_may_go_over_thousands_of_files() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 203, 204, 205, 409, 5000])
-def test_searches_over_many_pages_find_the_same_rank_as_counting(
-    tmp_path: Path, count: int
-) -> None:
+def test_consume_queue_search_over_many_pages_matches_counting(tmp_path: Path, count: int) -> None:
     queue = ConsumeQueue(FileCache(RealFiles(), 4), str(tmp_path / "orders" / "0"), KEY, 3000)
     queue.append(QueueOffset(0), units(0, count))
     queue.write_out()

@@ -172,7 +172,7 @@ def test_file_that_cannot_be_read_is_named() -> None:
         Derivation(disk, "config", (1,))
 
 
-def test_what_speaks_only_of_expired_records_is_forgotten() -> None:
+def test_history_of_expired_records_only_is_forgotten() -> None:
     disk = SimDisk()
     for delays, end in (((1,), 0), ((2,), 100), ((3,), 200)):
         Derivation(disk, "config", delays).begin(0, end)
@@ -181,6 +181,7 @@ def test_what_speaks_only_of_expired_records_is_forgotten() -> None:
     derivation.begin(150, 300)
     parts = list(derivation.parts([10, 60], 100, base=150))
     assert [(list(part.starts), part.end, part.delays_ms) for part in parts] == [
-        ([10], 60, (2,)), ([60], 100, (3,)),
-    ]  # fmt: skip
+        ([10], 60, (2,)),
+        ([60], 100, (3,)),
+    ]
     assert derivation.live(run_of(10, key=queue_key("gone", 0))) is not None

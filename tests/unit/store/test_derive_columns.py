@@ -60,7 +60,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_records_of_one_shape_are_worked_out_together(one_by_one: list[int]) -> None:
+def test_derive_columns_handles_records_of_one_shape_together(one_by_one: list[int]) -> None:
     given = [
         Entry(KEY, b"x" * rank, b"TAGS\x01t%02d\x02KEYS\x01k%02d\x02" % (rank, rank))
         for rank in range(COUNT)
@@ -72,14 +72,14 @@ def test_records_of_one_shape_are_worked_out_together(one_by_one: list[int]) -> 
     assert one_by_one == []
 
 
-def test_several_shapes_of_several_topics_are(one_by_one: list[int]) -> None:
+def test_derive_columns_handles_several_shapes_and_topics(one_by_one: list[int]) -> None:
     given = entries(b"TAGS\x01a\x02", b"KEYS\x01b\x02", b"")
     given += entries(b"TAGS\x01a\x02", key=queue_key("payments", 0))
     agreed(given)
     assert one_by_one == []
 
 
-def test_a_rare_shape_goes_through_the_loop(one_by_one: list[int]) -> None:
+def test_derive_columns_falls_back_for_a_rare_shape(one_by_one: list[int]) -> None:
     agreed([*entries(b"TAGS\x01a\x02"), *entries(b"TAGS\x01longer\x02", count=2)])
     assert len(one_by_one) == 2
 
@@ -98,11 +98,18 @@ def test_a_rare_shape_goes_through_the_loop(one_by_one: list[int]) -> None:
         Entry(KEY, b"", b"TAGS\x01a\x02TAGS\x01b\x02"),
     ],
     ids=[
-        "half", "rolled-back", "committed", "v6", "long-topic", "delayed", "foreign", "long",
+        "half",
+        "rolled-back",
+        "committed",
+        "v6",
+        "long-topic",
+        "delayed",
+        "foreign",
+        "long",
         "twice",
     ],
-)  # fmt: skip
-def test_what_the_fast_way_can_not_take_goes_through_the_loop(
+)
+def test_derive_columns_falls_back_for_unsupported_records(
     entry: Entry, one_by_one: list[int]
 ) -> None:
     agreed([entry] * COUNT)
@@ -124,7 +131,7 @@ def test_what_the_fast_way_can_not_take_goes_through_the_loop(
     ],
 )
 @pytest.mark.parametrize("at", [0, 5])
-def test_a_record_that_departs_from_the_shape_is_noticed(
+def test_derive_columns_notices_a_record_of_another_shape(
     leader: bytes, odd: bytes, at: int, one_by_one: list[int]
 ) -> None:
     assert len(leader) == len(odd)
@@ -135,19 +142,19 @@ def test_a_record_that_departs_from_the_shape_is_noticed(
         assert len(one_by_one) == 1, "only the odd one goes through the loop"
 
 
-def test_values_outside_of_tags_and_keys_may_be_anything(one_by_one: list[int]) -> None:
+def test_derive_columns_allows_any_value_outside_tags_and_keys(one_by_one: list[int]) -> None:
     agreed(entries(b"NAME\x01abc\x02TAGS\x01t\x02", b"NAME\x01\xe5\xbc\xa0\x02TAGS\x01u\x02"))
     assert one_by_one == []
 
 
-def test_keys_of_one_record_keep_their_order_and_records_that_of_the_log() -> None:
+def test_derive_columns_keeps_the_order_of_keys_and_records() -> None:
     given = entries(b"KEYS\x01a b\x02UNIQ_KEY\x01u\x02", b"KEYS\x01c\x02")
     derived = agreed(given)
     names = ["u", "a", "b", "c"] * (COUNT // 2)
     assert list(derived.key_hashes) == [key_hash(f"orders#{name}") for name in names]
 
 
-def test_the_hash_whose_absolute_value_java_lacks_counts_as_0() -> None:
+def test_derive_columns_smallest_hash_counts_as_0() -> None:
     """No `topic#key` with this hash is known by heart; one is searched for here."""
     topic = "T"
     begun = string_hash(f"{topic}#")
@@ -174,7 +181,7 @@ def _text_with_hash(wanted: int) -> str:
         rest += 1 << 32
 
 
-def test_shapes_are_remembered_up_to_a_limit(
+def test_derive_columns_remembers_shapes_up_to_a_limit(
     one_by_one: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "_SHAPES_MAX", 2)
@@ -184,7 +191,7 @@ def test_shapes_are_remembered_up_to_a_limit(
     assert one_by_one == []
 
 
-def test_a_remembered_shape_that_fits_no_longer_is_replaced(one_by_one: list[int]) -> None:
+def test_derive_columns_replaces_an_outdated_shape(one_by_one: list[int]) -> None:
     agreed(entries(b"TAGS\x01abc\x02"))
     agreed(entries(b"KEYS\x01abc\x02"))
     agreed(entries(b"TAGS\x01abc\x02"))

@@ -21,19 +21,19 @@ def delayed(text: bytes, delays: tuple[int, ...] = DELAYS) -> int:
     return facts(Entry(queue_key(SCHEDULE_TOPIC, 1), b"", properties), delays).tags_code
 
 
-def test_a_delayed_message_carries_its_time_of_delivery() -> None:
+def test_derive_record_delayed_message_has_its_delivery_time() -> None:
     assert delayed(b"1") == NOW + 1000
     assert delayed(b"3") == NOW + 10_000
     assert delayed(b"99") == NOW + 10_000, "a level too high is the highest"
 
 
-def test_a_level_that_is_none_leaves_the_hash_of_the_tag() -> None:
+def test_derive_record_invalid_delay_level_keeps_the_tag_hash() -> None:
     for text in (b"0", b"-1", b"x", "٣".encode(), b"9" * 5000):
         assert delayed(text) == string_hash("t")
     assert delayed(b"1", ()) == string_hash("t")
 
 
-def test_records_of_transactions() -> None:
+def test_derive_record_of_transactions_follows_their_state() -> None:
     def entry(kind: int) -> Entry:
         return Entry(queue_key("orders", 2), b"", b"UNIQ_KEY\x01u\x02", sys_flag=kind)
 
@@ -45,22 +45,26 @@ def test_records_of_transactions() -> None:
     assert (rolled_back.queue, len(rolled_back.key_hashes)) == (None, 0)
 
 
-def test_long_hosts_and_long_topics_are_read_past() -> None:
+def test_derive_record_skips_long_hosts_and_topics() -> None:
     entry = Entry(
-        queue_key("t" * 200, 3), b"body", b"TAGS\x01x\x02", sys_flag=flags.BORN_HOST_V6,
+        queue_key("t" * 200, 3),
+        b"body",
+        b"TAGS\x01x\x02",
+        sys_flag=flags.BORN_HOST_V6,
         born_host=bytes(20),
-    )  # fmt: skip
+    )
     found = facts(entry)
     assert found.queue == ("t" * 200, 3)
     assert (found.queue_offset, found.tags_code) == (7, string_hash("x"))
     assert found.store_timestamp == NOW
 
 
-def test_facts_without_keys_differ_in_the_key_hashes_alone() -> None:
+def test_derive_record_without_keys_omits_only_key_hashes() -> None:
     made = build(
         [Entry(queue_key("orders", 0), b"body", b"TAGS\x01red\x02KEYS\x01order-1\x02")],
-        store_host=bytes(8), record_crc=True,
-    )  # fmt: skip
+        store_host=bytes(8),
+        record_crc=True,
+    )
     whole = facts_of(made.data, 0, len(made.data), ())
     assert whole.key_hashes
     found = facts_of(made.data, 0, len(made.data), (), with_keys=False)

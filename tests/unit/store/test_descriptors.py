@@ -66,7 +66,7 @@ def test_spares_open_files_when_no_descriptor_is_free(tmp_path: Path) -> None:
     spares.hold(0)
 
 
-def test_errors_of_a_disk_are_no_shortage() -> None:
+def test_descriptor_shortage_excludes_disk_errors() -> None:
     assert not is_shortage(OSError(errno.EIO, "x"))
     assert not is_shortage(OSError(errno.ENOMEM, "x")), "a sync may fail so, and lose pages"
     assert is_shortage(NotOpened(errno.ENOMEM, "x"))
@@ -104,18 +104,24 @@ class ShortDisk(SimDisk):
 
 
 CONFIG = StoreConfig(
-    commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
-    index_slots=8, index_entries=40, flush_mode=FlushMode.SYNC,
-)  # fmt: skip
+    commit_log_file_bytes=4096,
+    consume_queue_file_bytes=200,
+    commit_log_preallocate_bytes=4096,
+    index_slots=8,
+    index_entries=40,
+    flush_mode=FlushMode.SYNC,
+)
 
 
-@pytest.mark.parametrize(("error", "reason"), [
-    (errno.EMFILE, "no more files can be opened"), (errno.ENFILE, "no more files can be opened"),
-    (errno.ENOMEM, "the broker is out of memory"),
-])  # fmt: skip
-def test_a_store_that_cannot_open_files_refuses_and_goes_on_by_itself(
-    error: int, reason: str
-) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errno.EMFILE, "no more files can be opened"),
+        (errno.ENFILE, "no more files can be opened"),
+        (errno.ENOMEM, "the broker is out of memory"),
+    ],
+)
+def test_store_without_descriptors_rejects_and_recovers(error: int, reason: str) -> None:
     disk, clock = ShortDisk(), ManualClock()
     store = MessageStore(disk, "store", CONFIG, clock)
     stored = 0
@@ -155,7 +161,7 @@ def test_a_store_that_cannot_open_files_refuses_and_goes_on_by_itself(
     assert [body[:3] for body in read(again, 0)] == [b"%03d" % n for n in range(stored)]
 
 
-def test_a_queue_that_cannot_be_opened_is_refused_and_not_empty() -> None:
+def test_store_unopenable_queue_is_an_error_not_empty() -> None:
     disk = ShortDisk()
     store = MessageStore(disk, "store", CONFIG, ManualClock())
     for number in range(30):
@@ -171,5 +177,5 @@ def test_a_queue_that_cannot_be_opened_is_refused_and_not_empty() -> None:
     assert len(read(store, 0)) == 30
 
 
-def test_a_store_keeps_descriptors_in_reserve() -> None:
+def test_store_keeps_descriptors_in_reserve() -> None:
     assert SPARES >= 4

@@ -11,9 +11,12 @@ from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 
 CONFIG = StoreConfig(
-    commit_log_file_bytes=8192, consume_queue_file_bytes=400, commit_log_preallocate_bytes=4096,
-    index_slots=10, index_entries=40,
-)  # fmt: skip
+    commit_log_file_bytes=8192,
+    consume_queue_file_bytes=400,
+    commit_log_preallocate_bytes=4096,
+    index_slots=10,
+    index_entries=40,
+)
 
 
 def written_with(config: StoreConfig, *bodies: bytes) -> SimDisk:
@@ -26,21 +29,24 @@ def written_with(config: StoreConfig, *bodies: bytes) -> SimDisk:
     return disk
 
 
-def test_all_sizes_are_read_off_the_files() -> None:
+def test_detect_reads_all_sizes_from_the_files() -> None:
     found = detect(written_with(CONFIG, b"a"), "store")
     assert found == replace(
-        StoreConfig(), commit_log_file_bytes=8192, consume_queue_file_bytes=400,
-        index_slots=10, index_entries=40,
-    )  # fmt: skip
+        StoreConfig(),
+        commit_log_file_bytes=8192,
+        consume_queue_file_bytes=400,
+        index_slots=10,
+        index_entries=40,
+    )
 
 
-def test_the_newest_file_may_be_short() -> None:
+def test_detect_accepts_a_short_newest_file() -> None:
     disk = written_with(CONFIG, b"x" * 5000, b"y" * 5000)
     disk.open("store/commitlog/00000000000000008192").truncate(17)
     assert detect(disk, "store").commit_log_file_bytes == 8192
 
 
-def test_what_the_directory_does_not_have_is_as_by_default() -> None:
+def test_detect_uses_defaults_for_missing_files() -> None:
     disk = written_with(replace(CONFIG, index_enabled=False), b"a")
     disk.make_dirs("store/consumequeue/aaa/0")  # made, and nothing written yet
     found = detect(disk, "store")
@@ -49,18 +55,18 @@ def test_what_the_directory_does_not_have_is_as_by_default() -> None:
 
 
 @pytest.mark.parametrize("root", ["store", "elsewhere"])
-def test_a_directory_without_a_log_is_none(root: str) -> None:
+def test_detect_rejects_a_directory_without_a_log(root: str) -> None:
     with pytest.raises(StoreDamaged, match=f"^{root}: has no commit log files"):
         detect(written_with(CONFIG), root)
 
 
-def test_an_index_of_unknown_proportions_is_refused() -> None:
+def test_detect_rejects_an_index_of_unknown_proportions() -> None:
     disk = written_with(replace(CONFIG, index_slots=8), b"a")
     with pytest.raises(StoreDamaged, match="store/index: files of 872 bytes are unknown"):
         detect(disk, "store")
 
 
-def test_looking_changes_nothing() -> None:
+def test_detect_changes_nothing() -> None:
     disk = written_with(CONFIG, b"a")
     before = len(disk.calls)
     detect(disk, "store")

@@ -65,7 +65,7 @@ def count(runs: list[QueueUnits]) -> int:
 
 
 @pytest.mark.parametrize("offer", [False, True])
-def test_it_goes_no_further_than_it_is_told(world: World, offer: bool) -> None:
+def test_dispatch_stops_at_the_given_limit(world: World, offer: bool) -> None:
     world.append(chunk(b"a", b"b", b"c"), offer=offer)
     assert world.run(0) == []
     assert world.offsets() == []
@@ -78,7 +78,7 @@ def test_it_goes_no_further_than_it_is_told(world: World, offer: bool) -> None:
 
 
 @pytest.mark.parametrize("offer", [False, True])
-def test_it_knows_the_last_record_it_has_seen(world: World, offer: bool) -> None:
+def test_dispatch_remembers_the_last_record(world: World, offer: bool) -> None:
     world.append(chunk(b"a"), offer=offer)
     world.append(chunk(b"b", b"c"), offer=offer)
     while world.run():
@@ -89,7 +89,7 @@ def test_it_knows_the_last_record_it_has_seen(world: World, offer: bool) -> None
     assert dispatcher.last_timestamp == NOW + 1
 
 
-def test_runs_say_what_became_visible(world: World) -> None:
+def test_dispatch_runs_list_what_became_visible(world: World) -> None:
     world.append(chunk(b"a", b"b"))
     world.append(chunk(b"c", key=OTHER))
     one, other = sorted(world.run())
@@ -100,13 +100,13 @@ def test_runs_say_what_became_visible(world: World) -> None:
     assert (run.queue, run.first) == (KEY, 2)
 
 
-def test_what_was_offered_is_not_read_from_the_log_again(world: World) -> None:
+def test_dispatch_of_offered_records_does_not_read_the_log(world: World) -> None:
     world.append(chunk(b"a"), offer=True)
     world.log.segments[0].file.pwrite(0, bytes(200))  # as if the log could not be read
     assert count(world.run()) == 1
 
 
-def test_several_small_offers_are_one_slice_of_the_log(world: World) -> None:
+def test_dispatch_merges_small_offers_into_one_slice(world: World) -> None:
     for body in (b"a", b"b", b"c"):
         world.append(chunk(body), offer=True)
     assert count(world.run()) == 3
@@ -114,7 +114,7 @@ def test_several_small_offers_are_one_slice_of_the_log(world: World) -> None:
     assert world.offsets() == world.starts
 
 
-def test_offers_that_were_passed_are_let_go(world: World) -> None:
+def test_dispatch_releases_offers_it_has_passed(world: World) -> None:
     for body in (b"a", b"b", b"c"):
         world.append(chunk(body), offer=True)
     world.run()
@@ -124,7 +124,9 @@ def test_offers_that_were_passed_are_let_go(world: World) -> None:
     assert world.dispatcher._fresh_bytes == 0
 
 
-def test_no_more_is_kept_than_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatch_keeps_offers_up_to_its_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = chunk(b"a")
     monkeypatch.setattr(dispatch, "_FRESH_BYTES_MAX", 2 * len(made.data))
     for _ in range(3):
@@ -133,21 +135,21 @@ def test_no_more_is_kept_than_the_limit(world: World, monkeypatch: pytest.Monkey
     assert count(world.run()) == 3, "the third is found in the log"
 
 
-def test_a_slice_has_a_limit_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatch_slice_is_limited_in_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "SLICE_RECORDS", 3)
     world.append(chunk(*[b"x"] * 7))
     assert [count(world.run()) for _ in range(4)] == [3, 3, 1, 0]
     assert world.offsets() == world.starts
 
 
-def test_a_slice_has_a_limit_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatch_slice_is_limited_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made = chunk(*[b"x" * 10] * 4)
     monkeypatch.setattr(scan, "SLICE_BYTES", made.starts[2] + 5)
     world.append(made)
     assert [count(world.run()) for _ in range(3)] == [2, 2, 0]
 
 
-def test_a_record_larger_than_a_slice_is_taken_alone(
+def test_dispatch_record_larger_than_a_slice_gets_its_own_slice(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "SLICE_BYTES", 200)
@@ -156,28 +158,28 @@ def test_a_record_larger_than_a_slice_is_taken_alone(
     assert world.offsets() == world.starts
 
 
-def test_the_blank_end_of_a_file_is_stepped_over(world: World) -> None:
+def test_dispatch_skips_the_blank_end_of_a_file(world: World) -> None:
     world.append(chunk(b"a" * 3000, b"b" * 3000))
     assert [count(world.run()) for _ in range(3)] == [1, 1, 0]
     assert world.offsets() == [0, FILE_BYTES]
     assert world.dispatcher.anchor == FILE_BYTES
 
 
-def test_invisible_records_move_the_position_all_the_same(world: World) -> None:
+def test_dispatch_of_invisible_records_advances_the_position(world: World) -> None:
     world.append(chunk(b"half", sys_flag=flags.TRANSACTION_PREPARED))
     assert world.run() == []
     assert world.dispatcher.position == world.log.end
     assert len(world.queues) == 0
 
 
-def test_keys_go_into_the_index(world: World) -> None:
+def test_dispatch_adds_keys_to_the_index(world: World) -> None:
     world.append(chunk(b"a", b"b", keys="red blue"))
     world.run()
     found = world.index.find("orders", "blue", begin_ms=0, end_ms=1 << 61, count_max=9)
     assert found == world.starts[::-1]
 
 
-def test_without_an_index_queues_are_filled(world: World) -> None:
+def test_dispatch_without_an_index_fills_queues(world: World) -> None:
     world.append(chunk(b"a", keys="red"))
     Dispatcher(world.log, world.queues, None, ()).run(world.log.end)
     assert world.offsets() == world.starts
@@ -242,7 +244,7 @@ def test_dispatch_of_an_impossible_queue_offset_fills_no_gap(world: World) -> No
     assert world.dispatcher.position == world.log.end
 
 
-def test_it_never_steps_back(world: World) -> None:
+def test_dispatch_position_never_decreases(world: World) -> None:
     world.dispatcher.skip_to(PhysicalOffset(100))
     with pytest.raises(AssertionError):
         world.dispatcher.skip_to(PhysicalOffset(99))

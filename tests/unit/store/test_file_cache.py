@@ -4,7 +4,7 @@ from tianzhou.store.file_cache import FileCache
 from tianzhou.store.files import RealFiles
 
 
-def test_only_so_many_files_stay_open(tmp_path: Path) -> None:
+def test_file_cache_keeps_a_bounded_number_of_files_open(tmp_path: Path) -> None:
     cache = FileCache(RealFiles(), 2)
     paths = [str(tmp_path / name) for name in "abc"]
     first, second, third = (cache.create(path, 10) for path in paths)
@@ -15,7 +15,7 @@ def test_only_so_many_files_stay_open(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_the_file_used_last_stays(tmp_path: Path) -> None:
+def test_file_cache_keeps_the_most_recently_used_file(tmp_path: Path) -> None:
     cache = FileCache(RealFiles(), 2)
     a, b, c = (str(tmp_path / name) for name in "abc")
     kept = cache.create(a, 10)
@@ -26,7 +26,7 @@ def test_the_file_used_last_stays(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_what_is_dirty_is_handed_out_once(tmp_path: Path) -> None:
+def test_file_cache_returns_dirty_files_once(tmp_path: Path) -> None:
     cache = FileCache(RealFiles(), 2)
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     cache.create(a, 10)

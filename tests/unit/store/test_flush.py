@@ -21,13 +21,13 @@ from tianzhou.testing.sim.disk import SimDisk
         (-5, 100.0, False),
     ],
 )
-def test_when_a_flush_is_due(waiting: int, idle_s: float, due: bool) -> None:
+def test_flush_is_due_by_pages_or_time(waiting: int, idle_s: float, due: bool) -> None:
     schedule = FlushSchedule(interval_s=0.5, pages_min=4, thorough_s=10)
     assert schedule.is_due(waiting, idle_s) is due
 
 
 @pytest.mark.parametrize(("error", "fenced"), [(errno.ENOSPC, False), (errno.EIO, True)])
-def test_no_room_for_the_next_file_is_left_to_the_writer(error: int, fenced: bool) -> None:
+def test_flush_leaves_a_failed_preallocation_to_the_writer(error: int, fenced: bool) -> None:
     disk = SimDisk()
     log = CommitLog(disk, "log", file_bytes=4096, reserve_bytes=4096)
     flusher = Flusher(disk, log, CheckpointFile(disk, "checkpoint"))

@@ -1,4 +1,4 @@
-"""Incidents are kept on the medium, once each, until somebody acknowledges them."""
+"""Incidents are stored on disk, once each, until an operator acknowledges them."""
 
 import pytest
 
@@ -16,13 +16,13 @@ def after_power_loss(disk: SimDisk) -> Incidents:
     return Incidents(SimDisk(lost(disk)), "config")
 
 
-def test_a_reported_incident_survives_a_loss_of_power() -> None:
+def test_incident_reported_survives_power_loss() -> None:
     disk = SimDisk()
     Incidents(disk, "config").report([damage(1)])
     assert after_power_loss(disk).open == [damage(1)]
 
 
-def test_an_incident_that_is_found_again_is_reported_once() -> None:
+def test_incident_found_again_is_reported_once() -> None:
     disk = SimDisk()
     found = Incidents(disk, "config")
     found.report([damage(1)])
@@ -32,7 +32,7 @@ def test_an_incident_that_is_found_again_is_reported_once() -> None:
     assert len(disk.calls) == before
 
 
-def test_acknowledged_incidents_are_closed_for_good() -> None:
+def test_incident_acknowledged_stays_closed() -> None:
     disk = SimDisk()
     found = Incidents(disk, "config")
     found.report([damage(1), damage(2)])
@@ -43,7 +43,7 @@ def test_acknowledged_incidents_are_closed_for_good() -> None:
     assert after_power_loss(disk).open == [damage(3)]
 
 
-def test_acknowledging_nothing_writes_nothing() -> None:
+def test_incidents_acknowledge_of_nothing_writes_nothing() -> None:
     disk = SimDisk()
     assert Incidents(disk, "config").acknowledge(1) == []
     assert disk.calls == []
@@ -76,7 +76,7 @@ def test_kept_ends_only_grow_until_the_topic_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"incidents": 3}'])
-def test_a_file_that_cannot_be_read_is_named(data: bytes) -> None:
+def test_incidents_file_unreadable_is_named(data: bytes) -> None:
     disk = SimDisk()
     disk.make_dirs("config")
     disk.create("config/incidents.json", 0).pwrite(0, data)

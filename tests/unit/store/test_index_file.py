@@ -32,7 +32,7 @@ def rows(count: int, seed: int) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_many_entries_are_put_as_few(tmp_path: Path, seed: int) -> None:
+def test_index_file_stores_many_entries_like_single_ones(tmp_path: Path, seed: int) -> None:
     few, many = begin(tmp_path / "few"), begin(tmp_path / "many")
     for first, count in ((0, 60), (60, 1), (61, 130)):
         hashes, offsets, times = (row[first : first + count] for row in rows(199, seed))
@@ -46,7 +46,7 @@ def test_many_entries_are_put_as_few(tmp_path: Path, seed: int) -> None:
     assert (tmp_path / "few").read_bytes() == (tmp_path / "many").read_bytes()
 
 
-def test_a_file_opened_again_is_the_same(tmp_path: Path) -> None:
+def test_index_file_reopened_has_the_same_entries(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put(*rows(100, 1))
     wanted = [list(made.find(hash_, 0, 1 << 60)) for hash_ in range(20)]
@@ -56,12 +56,15 @@ def test_a_file_opened_again_is_the_same(tmp_path: Path) -> None:
     again = IndexFile(RealFiles().open(str(tmp_path / "index")), slots=SLOTS, entries=ENTRIES)
     assert [list(again.find(hash_, 0, 1 << 60)) for hash_ in range(20)] == wanted
     assert header == (
-        again.begin_timestamp, again.end_timestamp, again.begin_offset, again.end_offset,
-    )  # fmt: skip
+        again.begin_timestamp,
+        again.end_timestamp,
+        again.begin_offset,
+        again.end_offset,
+    )
     again.close()
 
 
-def test_entries_are_found_newest_first_within_a_time(tmp_path: Path) -> None:
+def test_index_file_finds_newest_entries_first_within_a_time_range(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     times = [NOW, NOW + 1500, NOW + 3999, NOW + 10_000]
     made.put([3, 13, 3, 3], [100, 200, 300, 400], times)
@@ -77,7 +80,7 @@ def test_entries_are_found_newest_first_within_a_time(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_cut_takes_newer_entries_back(tmp_path: Path) -> None:
+def test_index_file_truncate_removes_newer_entries(tmp_path: Path) -> None:
     whole, cut = begin(tmp_path / "whole"), begin(tmp_path / "cut")
     hashes, offsets, times = rows(150, 4)
     whole.put(hashes[:70], offsets[:70], times[:70])
@@ -93,7 +96,7 @@ def test_a_cut_takes_newer_entries_back(tmp_path: Path) -> None:
     cut.close()
 
 
-def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
+def test_index_file_chain_that_points_forward_ends(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3, 3, 3], [100, 200, 300], [NOW] * 3)
     made.write_out()
@@ -104,7 +107,7 @@ def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_slot_and_a_count_that_lead_out_of_the_file_lead_nowhere(tmp_path: Path) -> None:
+def test_index_file_slot_and_count_out_of_range_find_nothing(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3], [100], [NOW])
     made.seal()
@@ -115,7 +118,7 @@ def test_a_slot_and_a_count_that_lead_out_of_the_file_lead_nowhere(tmp_path: Pat
     made.close()
 
 
-def test_blocks_are_taken_anew_in_a_copy_that_may_have_holes(tmp_path: Path) -> None:
+def test_index_file_copy_with_holes_allocates_its_blocks(tmp_path: Path) -> None:
     """A write into a hole fails on a full disk; a put that reserved its blocks first does not."""
     slots, path = 40_000, tmp_path / "copy"
     with path.open("wb") as file:
@@ -128,7 +131,7 @@ def test_blocks_are_taken_anew_in_a_copy_that_may_have_holes(tmp_path: Path) -> 
     copy.close()
 
 
-def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_index_file_of_another_size_is_rejected(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "index"), 100)
     with pytest.raises(StoreDamaged, match="has 100 bytes"):
         IndexFile(file, slots=SLOTS, entries=ENTRIES)

@@ -34,7 +34,7 @@ def find(index: KeyIndex, key: str, begin: int = 0, end: int = EVER, count: int 
     return [offset // 1000 for offset in found]
 
 
-def test_files_roll_when_they_are_full_and_are_searched_newest_first(tmp_path: Path) -> None:
+def test_key_index_rolls_full_files_and_searches_newest_first(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 35)
     assert [file.count - 1 for file in index.files] == [10, 10, 10, 5]
@@ -45,7 +45,7 @@ def test_files_roll_when_they_are_full_and_are_searched_newest_first(tmp_path: P
     index.close()
 
 
-def test_a_new_file_inherits_the_end_of_the_last_until_its_first_entry(tmp_path: Path) -> None:
+def test_key_index_new_file_inherits_the_end_until_its_first_entry(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 11)
     first, second = index.files
@@ -56,7 +56,7 @@ def test_a_new_file_inherits_the_end_of_the_last_until_its_first_entry(tmp_path:
     index.close()
 
 
-def test_names_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
+def test_key_index_file_names_grow_when_the_clock_goes_back(tmp_path: Path) -> None:
     clock = ManualClock()
     index = make(tmp_path / "index", clock)
     put(index, 10)
@@ -75,7 +75,7 @@ def test_names_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_cut_removes_newer_files(tmp_path: Path) -> None:
+def test_key_index_truncate_removes_newer_files(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 14)
     name, count = index.files[-1].name, index.files[-1].count
@@ -88,7 +88,7 @@ def test_a_cut_removes_newer_files(tmp_path: Path) -> None:
     index.close()
 
 
-def test_files_of_expired_messages_go_but_never_the_newest(tmp_path: Path) -> None:
+def test_key_index_expiry_removes_all_but_the_newest_file(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 25)
     assert index.remove_expired(PhysicalOffset(9000)) == 0
@@ -98,14 +98,14 @@ def test_files_of_expired_messages_go_but_never_the_newest(tmp_path: Path) -> No
     index.close()
 
 
-def test_one_message_with_two_equal_keys_is_found_once(tmp_path: Path) -> None:
+def test_key_index_message_with_two_equal_keys_is_found_once(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     index.put([key_hash("t#k")] * 2, [7000] * 2, [NOW] * 2)
     assert find(index, "k") == [7]
     index.close()
 
 
-def test_a_row_that_a_full_disk_cut_in_two_is_not_found_twice() -> None:
+def test_key_index_batch_interrupted_by_a_full_disk_is_not_found_twice() -> None:
     """It is put again, as a whole, when there is room. Two messages have two keys each."""
     clock, disk = ManualClock(), SimDisk()
     index = KeyIndex(disk, "index", clock, slots=8, entries=11)
@@ -128,7 +128,7 @@ def test_a_row_that_a_full_disk_cut_in_two_is_not_found_twice() -> None:
     index.close()
 
 
-def test_a_file_that_finds_no_room_is_closed_and_removed() -> None:
+def test_key_index_file_without_disk_space_is_closed_and_removed() -> None:
     clock, disk = ManualClock(), SimDisk()
     index = KeyIndex(disk, "index", clock, slots=8, entries=11)
     for _ in range(3):

@@ -26,13 +26,13 @@ def taken(
     return take(disk, paths, config, locks=locks, now_ms=1, lenient=lenient)
 
 
-def test_a_new_directory_is_created_and_locked() -> None:
+def test_open_new_directory_creates_and_locks_it() -> None:
     disk, locks = SimDisk(), list[File]()
     assert taken(disk, CONFIG, locks) is None
     assert [lock.path for lock in locks] == ["store/lock"]
 
 
-def test_a_log_of_its_own_path_is_locked_too() -> None:
+def test_open_log_in_a_separate_path_locks_it() -> None:
     disk, locks = SimDisk(), list[File]()
     taken(disk, APART, locks)
     assert [lock.path for lock in locks] == ["store/lock", "log"]
@@ -52,7 +52,7 @@ def _short_log() -> tuple[SimDisk, int]:
     return disk, caught.value.loss_at
 
 
-def test_a_refused_directory_can_be_opened_right_after() -> None:
+def test_open_after_a_refusal_succeeds() -> None:
     disk, end = _short_log()
     locks: list[File] = []
     found = taken(disk, replace(CONFIG, accept_loss_at=end), locks)
@@ -60,7 +60,7 @@ def test_a_refused_directory_can_be_opened_right_after() -> None:
     assert found.end == end
 
 
-def test_a_lenient_owner_takes_a_short_log() -> None:
+def test_open_lenient_accepts_a_short_log() -> None:
     disk, end = _short_log()
     found = taken(disk, CONFIG, [], lenient=True)
     assert found is not None

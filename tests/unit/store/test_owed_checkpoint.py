@@ -39,7 +39,7 @@ class GatedFile(RealFile):
         super().sync()
 
 
-def test_what_waits_to_be_synced_is_not_forgotten(tmp_path: Path) -> None:
+def test_owed_checkpoint_keeps_files_that_wait_for_a_sync(tmp_path: Path) -> None:
     files = GatedFiles()
     store = open_store(tmp_path, files=files)
     saved = threading.Condition()

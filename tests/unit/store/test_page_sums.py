@@ -7,9 +7,7 @@ FILE = bytes(range(256)) * 80  # five pages
 
 
 @given(st.integers(0, 2 * PAGE), st.lists(st.integers(1, 2 * PAGE), max_size=6), st.data())
-def test_what_was_written_agrees_and_what_changed_does_not(
-    start: int, sizes: list[int], data: st.DataObject
-) -> None:
+def test_page_sums_detect_changed_bytes(start: int, sizes: list[int], data: st.DataObject) -> None:
     sums, end = PageSums(start), start
     for size in sizes:
         piece = FILE[end : end + size]
@@ -29,9 +27,9 @@ def test_what_was_written_agrees_and_what_changed_does_not(
     assert not sums.agree(changed[slice(*around)], around[0])
 
 
-def test_what_comes_behind_does_not_matter() -> None:
+def test_page_sums_ignore_bytes_after_the_range() -> None:
     sums = PageSums(0)
     sums.wrote(0, FILE[:100])
     assert sums.around(0, 50) == (0, 100)
     assert sums.agree(FILE[:100], 0)
-    assert sums.around(0, 101) is None, "nobody wrote that"
+    assert sums.around(0, 101) is None, "beyond what was written"

@@ -6,7 +6,7 @@ from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.file_cache import FileCache
-from tianzhou.store.queue_check import QueueCheck
+from tianzhou.store.verify import QueueCheck
 from tianzhou.testing.sim.disk import SimDisk
 
 KEY: Final = queue_key("orders", 0)

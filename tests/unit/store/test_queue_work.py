@@ -345,7 +345,7 @@ def test_start_after_a_crash_with_many_queues_leaves_their_syncs_to_a_later_chec
     files = CountingFiles()
     again = open_store(tmp_path, files=files)
     assert again.recovered.rebuilt == ""
-    assert files.syncs == 0, "nobody waits for thousands of files at a start"
+    assert files.syncs == 0, "a start must not wait for thousands of files"
     assert again.flushed == again.log.end, "but for the log"
     assert [read(again, key=key) for key in KEYS] == [[b"a", b"b"]] * 10
     again.maintain()

@@ -39,7 +39,7 @@ def ends(queues: Queues) -> dict[tuple[str, int], int]:
     return {queue.key: queue.end for queue in queues}
 
 
-def test_a_queue_is_made_once_and_only_when_it_is_wanted() -> None:
+def test_queues_are_created_once_and_on_demand() -> None:
     queues = open_queues(SimDisk())
     assert queues.get(A0) is None
     made = queues.obtain(A0)
@@ -48,7 +48,7 @@ def test_a_queue_is_made_once_and_only_when_it_is_wanted() -> None:
     assert made.directory == "cq/a/0"
 
 
-def test_the_directories_of_a_new_queue_are_synced_with_the_next_checkpoint() -> None:
+def test_queues_sync_new_directories_at_the_next_checkpoint() -> None:
     queues = open_queues(SimDisk())
     queues.obtain(A0).append(QueueOffset(0), units(1))
     queues.write_out()
@@ -57,7 +57,7 @@ def test_the_directories_of_a_new_queue_are_synced_with_the_next_checkpoint() ->
     assert {"cq", "cq/a", "cq/a/0"} <= directories
 
 
-def test_what_was_written_is_found_again(disk: SimDisk) -> None:
+def test_queues_reopened_have_the_written_units(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.load(below=FAR, clean=True)
     assert ends(queues) == {A0: 6, A1: 2, B0: 3}
@@ -68,7 +68,7 @@ def test_what_was_written_is_found_again(disk: SimDisk) -> None:
     assert found.read(0, 3) == units(3, 2000)
 
 
-def test_units_of_messages_beyond_the_checkpoint_are_cut(disk: SimDisk) -> None:
+def test_queues_cut_units_beyond_the_checkpoint(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.load(below=PhysicalOffset(300), clean=False)
     assert ends(queues) == {A0: 3, A1: 0, B0: 0}
@@ -77,19 +77,19 @@ def test_units_of_messages_beyond_the_checkpoint_are_cut(disk: SimDisk) -> None:
     assert ends(again) == {A0: 3, A1: 0, B0: 0}, "on disk too"
 
 
-def test_a_foreign_name_among_the_queues_is_refused(disk: SimDisk) -> None:
+def test_queues_reject_a_foreign_directory_name(disk: SimDisk) -> None:
     disk.make_dirs("cq/a/lost+found")
     with pytest.raises(StoreDamaged, match=r"cq/a/lost\+found: is not a queue number"):
         open_queues(disk).load(below=FAR, clean=True)
 
 
-def test_who_only_looks_makes_no_directory() -> None:
+def test_queues_read_only_create_no_directory() -> None:
     disk = SimDisk()
     Queues(disk, "cq", FILE_UNITS, create=False)
     assert not disk.exists("cq")
 
 
-def test_a_topic_goes_with_all_its_queues_and_no_other(disk: SimDisk) -> None:
+def test_queues_delete_topic_removes_exactly_its_queues(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.load(below=FAR, clean=True)
     assert queues.remove_topic("a") == 2
@@ -99,14 +99,14 @@ def test_a_topic_goes_with_all_its_queues_and_no_other(disk: SimDisk) -> None:
     assert queues.remove_topic("a") == 0
 
 
-def test_a_topic_that_was_never_written_out_goes_too(disk: SimDisk) -> None:
+def test_queues_delete_topic_that_was_never_written_removes_it(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.obtain(queue_key("c", 0)).append(QueueOffset(0), units(1))
     assert queues.remove_topic("c") == 1
     assert disk.list("cq") == ["a", "b"]
 
 
-def test_before_a_rebuild_only_the_units_of_expired_messages_are_kept(disk: SimDisk) -> None:
+def test_queues_prepared_for_rebuild_keep_units_of_expired_messages_only(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.keep_expired(PhysicalOffset(300))
     assert ends(queues) == {A0: 3}, "the others speak of messages that the log still has"
@@ -114,7 +114,7 @@ def test_before_a_rebuild_only_the_units_of_expired_messages_are_kept(disk: SimD
     assert disk.list("cq/a") == ["0"]
 
 
-def test_where_nothing_expired_nothing_is_kept(disk: SimDisk) -> None:
+def test_queues_prepared_for_rebuild_without_expired_messages_keep_nothing(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.load(below=FAR, clean=True)
     queues.keep_expired(PhysicalOffset(0))
@@ -122,7 +122,7 @@ def test_where_nothing_expired_nothing_is_kept(disk: SimDisk) -> None:
     assert disk.list("cq") == []
 
 
-def test_a_queue_that_can_not_be_read_does_not_stop_a_rebuild(disk: SimDisk) -> None:
+def test_queues_prepared_for_rebuild_skip_an_unreadable_queue(disk: SimDisk) -> None:
     disk.create("cq/a/0/garbage", 10)
     queues = open_queues(disk)
     queues.keep_expired(PhysicalOffset(1100))
@@ -130,7 +130,7 @@ def test_a_queue_that_can_not_be_read_does_not_stop_a_rebuild(disk: SimDisk) -> 
     assert disk.list("cq/a") == ["1"]
 
 
-def test_ranks_that_a_gap_left_are_not_kept_for_their_own_sake(disk: SimDisk) -> None:
+def test_queues_prepared_for_rebuild_drop_gaps(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.obtain(queue_key("c", 0)).append(QueueOffset(0), MISSING * 2)
     queues.write_out()
@@ -138,14 +138,14 @@ def test_ranks_that_a_gap_left_are_not_kept_for_their_own_sake(disk: SimDisk) ->
     assert ends(queues) == {}
 
 
-def test_what_was_only_in_memory_is_forgotten_before_a_rebuild(disk: SimDisk) -> None:
+def test_queues_prepared_for_rebuild_forget_units_in_memory(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.obtain(queue_key("c", 0)).append(QueueOffset(0), units(1))
     queues.keep_expired(PhysicalOffset(300))
     assert ends(queues) == {A0: 3}
 
 
-def test_units_are_counted_from_the_first_file_on() -> None:
+def test_queues_count_units_from_the_first_file() -> None:
     queues = open_queues(SimDisk())
     queues.obtain(A0).append(QueueOffset(9), units(2))
     assert queues.census().units == 3, "the file of rank 9 begins with rank 8"

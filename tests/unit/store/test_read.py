@@ -16,7 +16,7 @@ from tianzhou.testing.sim.clock import ManualClock
 A, B = {string_hash("a")}, {string_hash("b")}
 
 
-def test_statuses(tmp_path: Path) -> None:
+def test_read_returns_the_status_of_the_offset(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"0", b"1", b"2")
 
@@ -33,7 +33,7 @@ def test_statuses(tmp_path: Path) -> None:
     store.close()
 
 
-def test_statuses_when_messages_have_expired(tmp_path: Path) -> None:
+def test_read_of_expired_messages_returns_their_status(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     put(store, *[b"x" * 500] * 20)
@@ -50,7 +50,7 @@ def test_statuses_when_messages_have_expired(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_limit_of_count_and_of_size(tmp_path: Path) -> None:
+def test_read_is_limited_in_count_and_size(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, *[b"%d" % n for n in range(10)])
     assert read(store, 2, count=3) == [b"2", b"3", b"4"]
@@ -75,7 +75,7 @@ def test_read_of_two_files_returns_one_span_for_each(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_filter_gives_matches_and_says_how_far_it_looked(tmp_path: Path) -> None:
+def test_read_with_a_filter_returns_matches_and_the_next_offset(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for n in range(6):
         put(store, b"%d" % n, tag="ab"[n % 2])
@@ -93,7 +93,7 @@ def test_a_filter_gives_matches_and_says_how_far_it_looked(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("tags", [None, B])
-def test_a_read_looks_at_so_many_units_and_no_more(tmp_path: Path, tags: set[int] | None) -> None:
+def test_read_examines_a_bounded_number_of_units(tmp_path: Path, tags: set[int] | None) -> None:
     store = open_store(tmp_path)
     put(store, *[b""] * (SCAN_UNITS_MAX + 5), tag="a")
     with store.read(KEY, QueueOffset(2), ReadLimit(5000, 1 << 30), tags_codes=tags) as result:

@@ -90,11 +90,11 @@ def world() -> World:
     return made
 
 
-def test_an_empty_directory_needs_nothing() -> None:
+def test_recovery_of_an_empty_directory_does_nothing() -> None:
     assert World().store.recovered == Report()
 
 
-def test_after_an_orderly_stop_nothing_is_scanned(world: World) -> None:
+def test_recovery_after_a_clean_stop_scans_nothing(world: World) -> None:
     world.put(2)
     world.store.close()
     before = len(world.disk.calls)
@@ -105,7 +105,7 @@ def test_after_an_orderly_stop_nothing_is_scanned(world: World) -> None:
     assert written == [], "the log is left as it is"
 
 
-def test_after_a_kill_only_what_the_checkpoint_lacks_is_derived(world: World) -> None:
+def test_recovery_after_a_kill_derives_only_what_the_checkpoint_lacks(world: World) -> None:
     begin = world.store.log.end
     world.put(2)
     end = world.store.log.end
@@ -117,7 +117,7 @@ def test_after_a_kill_only_what_the_checkpoint_lacks_is_derived(world: World) ->
     assert world.store.log.mark == (end, world.clock.now_ms())
 
 
-def test_a_torn_tail_is_cut_on_disk_too(world: World) -> None:
+def test_recovery_cuts_a_torn_tail_on_disk(world: World) -> None:
     world.put(2)
     last = world.starts[-1]
     world.write(last + 50, bytes(200))
@@ -128,7 +128,7 @@ def test_a_torn_tail_is_cut_on_disk_too(world: World) -> None:
     assert world.messages() == [0, 1, 2, 5]
 
 
-def test_files_behind_a_torn_record_go(world: World) -> None:
+def test_recovery_removes_files_after_a_torn_record(world: World) -> None:
     world.put(25)
     torn = next(start for start in world.starts if start >= FILE_BYTES)
     assert world.starts[-1] > torn
@@ -140,7 +140,7 @@ def test_files_behind_a_torn_record_go(world: World) -> None:
     assert world.disk.list("store/commitlog") == [f"{0:020d}"]
 
 
-def test_damage_below_what_was_flushed_stays_and_is_reported(world: World) -> None:
+def test_recovery_keeps_and_reports_damage_in_flushed_data(world: World) -> None:
     world.put(2)
     world.store.checkpoint()
     world.change_checkpoint(lambda found: replace(found, derived=0, anchor=0, queues=-1))
@@ -154,7 +154,7 @@ def test_damage_below_what_was_flushed_stays_and_is_reported(world: World) -> No
     assert world.log_bytes(world.starts[1] + 100, 1) == b"!"
 
 
-def test_records_behind_a_hole_that_nobody_promised_go_into_quarantine(world: World) -> None:
+def test_recovery_quarantines_unacknowledged_records_after_a_hole(world: World) -> None:
     world.put(3)
     hole, end = world.starts[5], world.store.log.end
     world.write(hole + 100, b"!")
@@ -170,7 +170,7 @@ def test_records_behind_a_hole_that_nobody_promised_go_into_quarantine(world: Wo
     assert world.log_bytes(hole, end - hole) == bytes(end - hole)
 
 
-def test_nothing_in_quarantine_is_written_over(world: World) -> None:
+def test_recovery_never_overwrites_the_quarantine(world: World) -> None:
     """The log ends at the same place again, and goes wrong there again."""
     hole = world.store.log.end
     copies: list[bytes] = []
@@ -184,7 +184,7 @@ def test_nothing_in_quarantine_is_written_over(world: World) -> None:
     assert [world.disk.open(name).pread(0, FILE_BYTES) for name in names] == copies
 
 
-def test_the_quarantine_holds_later_files_too_also_empty_ones(world: World) -> None:
+def test_recovery_quarantines_later_files_including_empty_ones(world: World) -> None:
     world.put(25)
     for start in world.starts:
         if start >= FILE_BYTES:
@@ -196,7 +196,7 @@ def test_the_quarantine_holds_later_files_too_also_empty_ones(world: World) -> N
 
 
 @pytest.mark.parametrize("data", [bytes(400), b"\1" * 400], ids=["zeros", "garbage"])
-def test_a_flushed_end_that_is_gone_is_damage_and_never_written_over(
+def test_recovery_missing_flushed_end_is_damage_and_not_overwritten(
     world: World, data: bytes
 ) -> None:
     world.put()
@@ -253,17 +253,17 @@ def _move_anchor(world: World) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (_remove_checkpoint, "there is no checkpoint of ours"),
+        (_remove_checkpoint, "there is no checkpoint of Tianzhou"),
         (_remove_queue, "1 queues with 3 units were found; the checkpoint counted 2 with 5"),
         (_shorten_queue, "2 queues with 4 units were found; the checkpoint counted 2 with 5"),
         (_swap_unit, "queue 0 of orders points at no record of its own"),
-        (_remove_index, "store/index: does not hold what the checkpoint says"),
+        (_remove_index, "store/index: does not match the checkpoint"),
         (_shorten_index, "has 100 bytes; 8 slots and 40 entries need"),
         (_move_position, "the record at {anchor} ends at {end}, not at {before}"),
-        (_move_anchor, "no sound record at {behind}, of which the checkpoint speaks"),
+        (_move_anchor, "no intact record at {behind}, the anchor of the checkpoint"),
     ],
 )
-def test_what_does_not_fit_the_checkpoint_is_derived_anew(
+def test_recovery_rebuilds_what_contradicts_the_checkpoint(
     world: World, spoil: Callable[[World], None], reason: str
 ) -> None:
     end, anchor = world.store.log.end, world.starts[4]
@@ -279,14 +279,14 @@ def test_what_does_not_fit_the_checkpoint_is_derived_anew(
     assert world.restart().rebuilt == "", "once is enough"
 
 
-def test_everything_is_derived_anew_when_it_is_asked_for(world: World) -> None:
+def test_recovery_rebuilds_everything_on_request(world: World) -> None:
     report = world.restart(rebuild=True)
-    assert (report.rebuilt, report.records) == ("it was asked for", 5)
+    assert (report.rebuilt, report.records) == ("it was requested", 5)
     assert world.messages() == [0, 1, 2]
     assert all(world.is_found(number) for number in range(5))
 
 
-def test_a_rebuild_that_was_interrupted_is_done_again() -> None:
+def test_recovery_repeats_an_interrupted_rebuild() -> None:
     """What it leaves must not pass for what the checkpoint describes, at whatever call it dies."""
     call, has_failed, interrupted = 0, True, 0
     while has_failed:
@@ -300,8 +300,9 @@ def test_a_rebuild_that_was_interrupted_is_done_again() -> None:
         with contextlib.suppress(StoreFenced):
             world.restart(rebuild=True)
         has_failed = world.disk.failures > 0
-        removals = [made for made in world.disk.calls[before : before + call - 1]
-                    if made.kind == "remove"]  # fmt: skip
+        removals = [
+            made for made in world.disk.calls[before : before + call - 1] if made.kind == "remove"
+        ]
         world.disk.heal()
         rebuilt = world.restart().rebuilt
         if has_failed and removals:
@@ -312,27 +313,27 @@ def test_a_rebuild_that_was_interrupted_is_done_again() -> None:
     assert interrupted
 
 
-def test_a_log_that_begins_behind_the_checkpoint_is_derived_anew(world: World) -> None:
+def test_recovery_rebuilds_when_the_log_starts_after_the_checkpoint(world: World) -> None:
     world.put(25)
     world.store.flush()
     world.disk.kill()
     world.disk.remove(f"store/commitlog/{0:020d}")
     report = world.restart()
-    assert "the log begins behind it" in report.rebuilt
+    assert "the log starts after it" in report.rebuilt
     assert report.records == sum(start >= FILE_BYTES for start in world.starts)
     first = next(number for number, start in enumerate(world.starts) if start >= FILE_BYTES)
     assert world.messages() == list(range(first, 30)), "from the first that the log still has"
     assert world.store.min_offset(KEY) == first - 2, "in the ranks that they always had"
 
 
-def test_what_the_index_had_beyond_the_checkpoint_is_not_found_twice(world: World) -> None:
+def test_recovery_drops_index_entries_beyond_the_checkpoint(world: World) -> None:
     world.put(2)
     report = world.restart()
     assert report.rebuilt == ""
     assert [world.is_found(number) for number in range(7)] == [True] * 7
 
 
-def test_a_position_at_the_beginning_of_the_next_file_fits(world: World) -> None:
+def test_recovery_accepts_a_checkpoint_at_the_start_of_the_next_file(world: World) -> None:
     """The checkpoint may stand behind the blank end of a file."""
     world.put(25)
     world.store.checkpoint()
@@ -351,7 +352,7 @@ def test_a_position_at_the_beginning_of_the_next_file_fits(world: World) -> None
 
 
 @pytest.mark.parametrize(("age", "is_served"), [(7, True), (6, False)])
-def test_javas_checkpoint_tells_by_the_time_what_was_flushed(
+def test_recovery_of_a_java_checkpoint_derives_the_flushed_end_from_its_time(
     world: World, age: int, is_served: bool
 ) -> None:
     """Message n is of second n + 1; number 5 is damaged. If 6 is older than the time of the
@@ -363,7 +364,7 @@ def test_javas_checkpoint_tells_by_the_time_what_was_flushed(
     world.disk.open("store/checkpoint").pwrite(0, page.ljust(SECTOR, b"\0"))
     world.write(world.starts[5] + 100, b"!")
     report = world.restart()
-    assert report.rebuilt == "there is no checkpoint of ours"
+    assert report.rebuilt == "there is no checkpoint of Tianzhou"
     assert (report.quarantine == "") == is_served
     assert world.messages() == ([0, 1, 2, 6, 7, 8] if is_served else [0, 1, 2])
 
@@ -371,17 +372,21 @@ def test_javas_checkpoint_tells_by_the_time_what_was_flushed(
 # The rest
 
 
-def test_progress_is_told_up_to_the_whole(world: World) -> None:
+def test_recovery_reports_progress_up_to_the_total(world: World) -> None:
     world.disk.kill()
     steps: list[tuple[int, int]] = []
     MessageStore(
-        world.disk, "store", CONFIG, world.clock, rebuild=True,
+        world.disk,
+        "store",
+        CONFIG,
+        world.clock,
+        rebuild=True,
         progress=lambda done, total: steps.append((done, total)),
-    )  # fmt: skip
+    )
     assert steps == [(world.store.log.end, FILE_BYTES), (FILE_BYTES, FILE_BYTES)]
 
 
-def test_bytes_that_were_perhaps_not_synced_are_written_again() -> None:
+def test_recovery_rewrites_bytes_that_may_not_be_synced() -> None:
     disk = SimDisk()
     log = CommitLog(disk, "log", file_bytes=FILE_BYTES, reserve_bytes=4096)
     log.append(chunk(b"a" * 3000, b"b" * 3000), queue_offsets=[0, 1], now_ms=1)

@@ -15,11 +15,16 @@ OLD, YOUNG = 10 * HOUR, 10 * HOUR - 1
 @pytest.mark.parametrize(
     ("used", "pressure"),
     [
-        (0.0, Pressure.NONE), (0.75, Pressure.NONE), (0.76, Pressure.CLEAN),
-        (0.85, Pressure.CLEAN), (0.86, Pressure.FORCE), (0.90, Pressure.FORCE),
-        (0.91, Pressure.REFUSE), (1.0, Pressure.REFUSE),
+        (0.0, Pressure.NONE),
+        (0.75, Pressure.NONE),
+        (0.76, Pressure.CLEAN),
+        (0.85, Pressure.CLEAN),
+        (0.86, Pressure.FORCE),
+        (0.90, Pressure.FORCE),
+        (0.91, Pressure.REFUSE),
+        (1.0, Pressure.REFUSE),
     ],
-)  # fmt: skip
+)
 def test_pressure(used: float, pressure: Pressure) -> None:
     assert pressure_of(used, CONFIG) is pressure
 
@@ -47,13 +52,13 @@ def test_verdict(ages: list[int], pressure: Pressure, hour: int, by_hand: bool, 
     assert verdict(ages, pressure, hour, CONFIG, by_hand=by_hand).files == files
 
 
-def test_nothing_is_ever_old_enough_without_a_reason() -> None:
+def test_verdict_without_a_reason_deletes_nothing() -> None:
     assert verdict([OLD], Pressure.NONE, 5, CONFIG, by_hand=False).reason == ""
     assert verdict([OLD], Pressure.FORCE, 5, CONFIG, by_hand=False).reason
 
 
 @pytest.mark.parametrize("damaged", [1, 2], ids=["the next file", "the last file"])
-def test_a_file_is_not_old_because_the_next_one_lost_its_first_message(
+def test_retention_keeps_a_file_when_the_next_lost_its_first_message(
     tmp_path: Path, damaged: int
 ) -> None:
     clock = ManualClock()
@@ -64,7 +69,7 @@ def test_a_file_is_not_old_because_the_next_one_lost_its_first_message(
         file.write(bytes(200))
     assert store.clean(by_hand=True) == 0
     clock.advance(hours=2)
-    assert store.clean(by_hand=True) == 3 - damaged, "what nobody can date stays"
+    assert store.clean(by_hand=True) == 3 - damaged, "files without a known date stay"
     store.close()
 
 

@@ -77,30 +77,30 @@ def ends(scanned: LogScan) -> list[int]:
 # LogScan
 
 
-def test_a_sound_log_is_read_to_its_ordinary_end(log: Log) -> None:
+def test_scan_sound_log_ends_at_its_last_record(log: Log) -> None:
     scanned = log.walk()
     assert found(scanned) == log.starts
-    assert scanned.halt == (log.log.end, "no record begins here (end)", True)
+    assert scanned.halt == (log.log.end, "no record starts here (end)", True)
 
 
-def test_it_begins_where_it_is_told(log: Log) -> None:
+def test_scan_starts_at_the_given_offset(log: Log) -> None:
     assert found(log.walk(log.starts[1])) == log.starts[1:]
 
 
-def test_the_blank_end_of_a_file_leads_to_the_next(two_files: Log) -> None:
+def test_scan_blank_end_of_a_file_continues_in_the_next(two_files: Log) -> None:
     scanned = two_files.walk()
     assert found(scanned) == two_files.starts
     assert scanned.halt.offset == two_files.log.end
 
 
-def test_a_log_without_files_ends_at_once() -> None:
+def test_scan_log_without_files_ends_at_once() -> None:
     scanned = Log().walk(5)
     assert scanned.halt == (5, "nothing was read", True)
     assert found(scanned) == []
     assert scanned.halt == (5, "the last file ends here", True)
 
 
-def test_a_file_that_is_full_ends_the_log_if_it_is_the_last() -> None:
+def test_scan_full_last_file_ends_the_log() -> None:
     log = Log()
     log.append(b"")
     log.append(b"x" * (FILE_BYTES - 8 - 2 * log.log.end))
@@ -114,7 +114,7 @@ def test_a_file_that_is_full_ends_the_log_if_it_is_the_last() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_record_whose_checksum_fails_ends_it(log: Log, rank: int) -> None:
+def test_scan_record_with_a_wrong_checksum_ends_the_log(log: Log, rank: int) -> None:
     log.write(log.starts[rank] + 90, b"!")
     scanned = log.walk()
     assert ends(scanned) == [log.starts[rank]] * (rank > 0), "no slice of nothing"
@@ -125,21 +125,23 @@ def test_a_record_whose_checksum_fails_ends_it(log: Log, rank: int) -> None:
 @pytest.mark.parametrize(
     ("data", "why"), [(b"\1" * 8, "damaged"), (INT32.pack(4000) + INT32.pack(MAGIC_V1), "torn")]
 )
-def test_bytes_that_begin_no_record_end_it(log: Log, data: bytes, why: str) -> None:
+def test_scan_bytes_that_are_not_a_record_end_the_log(log: Log, data: bytes, why: str) -> None:
     log.write(log.starts[2], data)
     scanned = log.walk()
     assert found(scanned) == log.starts[:2]
-    assert scanned.halt == (log.starts[2], f"no record begins here ({why})", False)
+    assert scanned.halt == (log.starts[2], f"no record starts here ({why})", False)
 
 
-def test_slices_have_limits_in_number_and_bytes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_slices_are_limited_in_count_and_bytes(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scan, "SLICE_RECORDS", 2)
     assert ends(log.walk()) == [log.starts[2], log.log.end]
     monkeypatch.setattr(scan, "SLICE_BYTES", log.starts[1] + 1)
     assert ends(log.walk()) == [*log.starts[1:], log.log.end]
 
 
-def test_a_record_larger_than_a_slice_is_taken_alone(
+def test_scan_record_larger_than_a_slice_gets_its_own_slice(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "SLICE_BYTES", 50)
@@ -151,7 +153,7 @@ def test_a_record_larger_than_a_slice_is_taken_alone(
 # Records without a checksum of the whole
 
 
-def test_where_every_record_has_a_checksum_one_without_is_torn(log: Log) -> None:
+def test_scan_record_without_the_required_checksum_is_torn(log: Log) -> None:
     log.append(b"d", crc=False)
     log.append(b"e")
     first, last = log.starts[3], log.starts[4]
@@ -162,7 +164,7 @@ def test_where_every_record_has_a_checksum_one_without_is_torn(log: Log) -> None
     assert found(log.walk(checked=0)) == log.starts[:3]
 
 
-def test_where_nobody_knows_one_without_must_end_in_text(log: Log) -> None:
+def test_scan_optional_checksum_accepts_properties_that_are_text_only(log: Log) -> None:
     log.append(b"d", crc=False, properties=b"A\x01\xc3\xa4")
     log.append(b"e", crc=False, properties=b"A\x01\xc3")
     scanned = log.walk(checked=None)
@@ -172,7 +174,7 @@ def test_where_nobody_knows_one_without_must_end_in_text(log: Log) -> None:
 
 
 @pytest.mark.parametrize("failing", [1, 4])
-def test_of_a_failed_checksum_and_a_missing_one_the_first_counts(log: Log, failing: int) -> None:
+def test_scan_first_of_a_wrong_and_a_missing_checksum_is_reported(log: Log, failing: int) -> None:
     log.append(b"d", crc=False)
     log.append(b"e" * 100)
     log.write(log.starts[failing] + 90, b"!")
@@ -181,7 +183,7 @@ def test_of_a_failed_checksum_and_a_missing_one_the_first_counts(log: Log, faili
     assert scanned.halt.offset == log.starts[min(failing, 3)]
 
 
-def test_whether_a_record_has_a_checksum(log: Log) -> None:
+def test_has_checksum_reports_whether_a_record_has_one(log: Log) -> None:
     log.append(b"d", crc=False)
     data = log.log.segments[0].read(0, log.log.end)
     assert has_checksum(data, log.starts[3])
@@ -194,7 +196,7 @@ def test_whether_a_record_has_a_checksum(log: Log) -> None:
 # Single records
 
 
-def test_the_segment_of_an_offset(two_files: Log) -> None:
+def test_segment_of_finds_the_file_of_an_offset(two_files: Log) -> None:
     segments = two_files.log.segments
 
     def of(offset: int, among: int = 0) -> int | None:
@@ -207,7 +209,7 @@ def test_the_segment_of_an_offset(two_files: Log) -> None:
     assert segment_of([], FILE_BYTES, 0) is None
 
 
-def test_a_sound_record_has_a_size(two_files: Log) -> None:
+def test_record_size_of_a_sound_record_is_returned(two_files: Log) -> None:
     starts = two_files.starts
     assert two_files.size(starts[0]) == starts[1]
     assert two_files.size(starts[2]) == starts[3] - starts[2]
@@ -216,18 +218,18 @@ def test_a_sound_record_has_a_size(two_files: Log) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, FILE_BYTES + 1, 1 << 30])
-def test_a_size_that_can_not_be_is_no_record(log: Log, size: int) -> None:
+def test_record_size_out_of_range_is_rejected(log: Log, size: int) -> None:
     log.write(log.starts[1], INT32.pack(size))
     assert log.size(log.starts[1]) is None
 
 
-def test_a_body_that_reaches_beyond_the_file_is_no_record(log: Log) -> None:
+def test_record_size_with_a_body_beyond_the_file_is_rejected(log: Log) -> None:
     log.write(log.starts[1], INT32.pack(1 << 20))
     log.write(log.starts[1] + HEAD.size - 4, INT32.pack((1 << 20) - 200))
     assert log.size(log.starts[1]) is None
 
 
-def test_when_a_record_was_stored(two_files: Log) -> None:
+def test_store_time_of_a_record_is_read(two_files: Log) -> None:
     times = [store_time_at(two_files.log.segments, FILE_BYTES, start) for start in two_files.starts]
     assert times == [NOW, NOW + 1, NOW + 2, NOW + 3]
 
@@ -235,7 +237,7 @@ def test_when_a_record_was_stored(two_files: Log) -> None:
 # Looking for the next one
 
 
-def test_the_next_record_is_found_behind_an_offset(two_files: Log) -> None:
+def test_next_record_after_an_offset_is_found(two_files: Log) -> None:
     starts: Sequence[int] = two_files.starts
     assert two_files.next(0) == starts[1], "not the one at the offset itself"
     assert two_files.next(starts[1] - 1) == starts[1]
@@ -243,20 +245,22 @@ def test_the_next_record_is_found_behind_an_offset(two_files: Log) -> None:
     assert two_files.next(starts[3]) is None
 
 
-def test_what_only_looks_like_a_record_is_passed_over(log: Log) -> None:
+def test_next_record_skips_bytes_that_resemble_a_record(log: Log) -> None:
     log.append(INT32.pack(120) + INT32.pack(MAGIC_V1) + b"x" * 120, b"e")
     log.write(log.starts[3] + 20, b"!")
     assert log.next(log.starts[2]) == log.starts[4]
 
 
-def test_none_is_missed_at_the_edge_of_a_window(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_record_at_the_edge_of_a_window_is_found(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for size in range(1, 40):
         monkeypatch.setattr(scan, "_SEARCH_BYTES", size)
         assert log.next(0) == log.starts[1], size
         assert log.next(log.starts[1] + 3) == log.starts[2], size
 
 
-def test_holes_are_jumped_over() -> None:
+def test_next_record_skips_holes() -> None:
     log = Log()
     log.append(b"a" * 10)
     log.append(b"b" * 2000)
@@ -265,7 +269,7 @@ def test_holes_are_jumped_over() -> None:
     assert log.next(0) == log.starts[2]
 
 
-def test_the_next_record_must_have_the_checksum_too(log: Log) -> None:
+def test_next_record_without_the_required_checksum_is_skipped(log: Log) -> None:
     log.append(b"d", crc=False)
     log.append(b"e")
     assert log.next(log.starts[2]) == log.starts[3]
@@ -274,7 +278,7 @@ def test_the_next_record_must_have_the_checksum_too(log: Log) -> None:
 
 
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_copy_of_a_record_at_another_place_is_none(log: Log, crc: bool) -> None:
+def test_next_record_copied_to_another_offset_is_skipped(log: Log, crc: bool) -> None:
     log.append(b"z", crc=crc)
     size = log.size(log.starts[3])
     assert size

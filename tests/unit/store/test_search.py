@@ -29,7 +29,7 @@ def store_of_times(root: Path, clock: ManualClock) -> MessageStore:
     ("after", "lower", "upper"),
     [(-5, 0, 0), (0, 0, 0), (5, 1, 0), (10, 1, 2), (15, 3, 2), (20, 3, 3), (25, 4, 3)],
 )
-def test_a_moment_stands_for_a_message(
+def test_search_by_time_finds_the_message(
     tmp_path: Path, clock: ManualClock, after: int, lower: int, upper: int
 ) -> None:
     store = store_of_times(tmp_path, clock)
@@ -38,7 +38,9 @@ def test_a_moment_stands_for_a_message(
     store.close()
 
 
-def test_a_moment_before_all_messages_that_are_left(tmp_path: Path, clock: ManualClock) -> None:
+def test_search_by_time_before_all_messages_finds_the_first(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     store = open_store(tmp_path, clock=clock)
     put(store, *[b"x" * 500] * 20)
     clock.advance(hours=2)
@@ -51,7 +53,7 @@ def test_a_moment_before_all_messages_that_are_left(tmp_path: Path, clock: Manua
     store.close()
 
 
-def test_messages_are_found_by_key_and_time(tmp_path: Path, clock: ManualClock) -> None:
+def test_search_by_key_and_time_finds_messages(tmp_path: Path, clock: ManualClock) -> None:
     store = open_store(tmp_path, clock=clock)
     for n in range(5):
         store.append(chunk(b"%d" % n, keys="k other"))
@@ -71,7 +73,7 @@ def test_messages_are_found_by_key_and_time(tmp_path: Path, clock: ManualClock) 
     store.close()
 
 
-def test_a_record_is_found_by_its_place_and_nowhere_else(tmp_path: Path) -> None:
+def test_search_by_offset_finds_a_record_only_at_its_start(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     placed = store.append(chunk(b"one", b"two"))
     store.dispatch_all()
@@ -82,7 +84,7 @@ def test_a_record_is_found_by_its_place_and_nowhere_else(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_message_that_names_a_key_twice_is_found_once(tmp_path: Path) -> None:
+def test_search_by_a_key_named_twice_finds_the_message_once(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.append(chunk(b"a", b"b", keys="k other k"))
     store.dispatch_all()
@@ -91,8 +93,8 @@ def test_a_message_that_names_a_key_twice_is_found_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_record_in_the_body_of_another_is_no_damage(tmp_path: Path) -> None:
-    """Somebody asks for a place in the middle: there is no message, and nothing is wrong."""
+def test_search_inside_a_body_reports_no_damage(tmp_path: Path) -> None:
+    """A client requests an offset inside a record: not a message, and not damage."""
     store = open_store(tmp_path)
     inner = bytes(chunk(b"inner").data)
     (outer,) = store.append(chunk(inner)).physical_offsets()

@@ -30,49 +30,49 @@ def starts(segments: list[Segment]) -> list[int]:
     return [segment.start for segment in segments]
 
 
-def test_names_are_offsets_of_twenty_digits() -> None:
+def test_segments_are_named_by_offsets_of_twenty_digits() -> None:
     assert file_name(1073741824) == "00000000001073741824"
     assert is_file_name(file_name(0))
     for wrong in ("0", "0" * 19, "0" * 21, "0" * 19 + "x", "٠" * 20, "-" + "0" * 19):
         assert not is_file_name(wrong), wrong
 
 
-def test_a_new_file_survives_a_crash_and_has_its_blocks(disk: SimDisk) -> None:
-    segment = create(disk, LOG, PhysicalOffset(SIZE), SIZE, 1024)
+def test_segments_new_file_survives_a_crash_with_its_blocks(disk: SimDisk) -> None:
+    segment = create(disk, LOG, PhysicalOffset(SIZE), size=SIZE, reserve=1024)
     assert (segment.start, segment.reserved) == (SIZE, 1024)
     assert len(segment.read(0, SIZE)) == SIZE
     assert lost(disk)[f"{LOG}/{file_name(SIZE)}"] == bytes(SIZE)
     assert ("reserve", f"{LOG}/{file_name(SIZE)}", 0, 1024) in disk.calls
 
 
-def test_no_more_blocks_are_taken_than_the_file_has(disk: SimDisk) -> None:
-    assert create(disk, LOG, PhysicalOffset(0), SIZE, 10 * SIZE).reserved == SIZE
+def test_segments_reserve_no_more_blocks_than_the_file_size(disk: SimDisk) -> None:
+    assert create(disk, LOG, PhysicalOffset(0), size=SIZE, reserve=10 * SIZE).reserved == SIZE
 
 
 @pytest.mark.parametrize("call", [2, 3, 4], ids=["reserve", "sync", "sync_dir"])
-def test_a_file_that_can_not_be_made_leaves_nothing(disk: SimDisk, call: int) -> None:
+def test_segments_failed_create_leaves_no_file(disk: SimDisk, call: int) -> None:
     disk.fail_at(call, errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        create(disk, LOG, PhysicalOffset(0), SIZE, 1024)
+        create(disk, LOG, PhysicalOffset(0), size=SIZE, reserve=1024)
     assert disk.failures == 1
     assert disk.list(LOG) == []
 
 
-def test_files_come_in_order_and_hidden_ones_are_passed_over(disk: SimDisk) -> None:
+def test_segments_list_files_in_order_without_hidden_ones(disk: SimDisk) -> None:
     for start in (3 * SIZE, 2 * SIZE, 4 * SIZE):
         make(disk, start)
     disk.create(f"{LOG}/.snapshot", 3)
     segments = open_all(disk, LOG, SIZE)
     assert starts(segments) == [2 * SIZE, 3 * SIZE, 4 * SIZE]
-    assert {segment.reserved for segment in segments} == {0}, "nobody knows what is allocated"
+    assert {segment.reserved for segment in segments} == {0}, "what is allocated is unknown"
 
 
-def test_an_empty_directory_has_none(disk: SimDisk) -> None:
+def test_segments_of_an_empty_directory_are_empty(disk: SimDisk) -> None:
     assert open_all(disk, LOG, SIZE) == []
     assert open_all(disk, "nowhere", SIZE) == []
 
 
-def test_what_it_does_not_understand_is_named_and_left(disk: SimDisk) -> None:
+def test_segments_name_unknown_files_and_leave_them(disk: SimDisk) -> None:
     make(disk, 0)
     disk.create(f"{LOG}/core.1234", 3)
     with pytest.raises(StoreDamaged, match=r"core\.1234: is not a commit log file; move it away"):
@@ -80,13 +80,13 @@ def test_what_it_does_not_understand_is_named_and_left(disk: SimDisk) -> None:
     assert disk.exists(f"{LOG}/core.1234")
 
 
-def test_files_of_another_size_are_recognised_by_their_names(disk: SimDisk) -> None:
+def test_segments_of_another_size_are_recognised_by_their_names(disk: SimDisk) -> None:
     make(disk, SIZE // 2)
     with pytest.raises(StoreDamaged, match="another commit_log_file_bytes"):
         open_all(disk, LOG, SIZE)
 
 
-def test_a_gap_is_named_by_the_file_that_is_missing(disk: SimDisk) -> None:
+def test_segments_gap_is_reported_by_the_missing_file(disk: SimDisk) -> None:
     make(disk, 0)
     make(disk, 2 * SIZE)
     with pytest.raises(StoreDamaged, match=f"{file_name(SIZE)}: is missing") as caught:
@@ -94,7 +94,7 @@ def test_a_gap_is_named_by_the_file_that_is_missing(disk: SimDisk) -> None:
     assert caught.value.path == f"{LOG}/{file_name(SIZE)}"
 
 
-def test_an_empty_last_file_is_removed_for_good(disk: SimDisk) -> None:
+def test_segments_empty_last_file_is_removed_durably(disk: SimDisk) -> None:
     """A crash between creating the file and giving it its length leaves it behind. If it came back
     after recovery had cut the file before it, that file would be short and not the last one."""
     make(disk, 0)
@@ -106,7 +106,7 @@ def test_an_empty_last_file_is_removed_for_good(disk: SimDisk) -> None:
     assert empty not in lost(disk)
 
 
-def test_a_short_last_file_gets_its_length_for_good(disk: SimDisk) -> None:
+def test_segments_short_last_file_is_extended_durably(disk: SimDisk) -> None:
     path = make(disk, 0, 100)
     disk.open(path).pwrite(0, b"kept")
     disk.sync_dir(LOG)
@@ -116,14 +116,14 @@ def test_a_short_last_file_gets_its_length_for_good(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, SIZE - 1, SIZE + 1])
-def test_any_other_file_must_have_its_size(disk: SimDisk, size: int) -> None:
+def test_segments_short_file_before_the_last_is_rejected(disk: SimDisk, size: int) -> None:
     make(disk, 0, size)
     make(disk, SIZE)
     with pytest.raises(StoreDamaged, match=f"has {size} bytes and should have {SIZE}"):
         open_all(disk, LOG, SIZE)
 
 
-def test_a_last_file_that_is_too_long_is_not_cut(disk: SimDisk) -> None:
+def test_segments_too_long_last_file_is_not_cut(disk: SimDisk) -> None:
     path = make(disk, 0, SIZE + 1)
     with pytest.raises(StoreDamaged, match=f"has {SIZE + 1} bytes"):
         open_all(disk, LOG, SIZE)
@@ -131,7 +131,7 @@ def test_a_last_file_that_is_too_long_is_not_cut(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100])
-def test_who_only_looks_heals_nothing(disk: SimDisk, size: int) -> None:
+def test_segments_read_only_repair_nothing(disk: SimDisk, size: int) -> None:
     make(disk, 0, size)
     before = len(disk.calls)
     with pytest.raises(StoreDamaged, match=f"has {size} bytes"):

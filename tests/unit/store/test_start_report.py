@@ -99,7 +99,7 @@ def _lost_checkpoint(world: World) -> None:
         (_lost_queue, kinds.QUEUES_REBUILT, "the checkpoint counted 1 with 3"),
     ],
 )
-def test_a_start_reports_losses_and_not_the_traces_of_a_crash(
+def test_start_report_lists_losses_but_no_ordinary_crash_traces(
     fault: Callable[[World], None], kind: str, said: str
 ) -> None:
     world = World()
@@ -108,6 +108,6 @@ def test_a_start_reports_losses_and_not_the_traces_of_a_crash(
     assert [one.kind for one in found] == ([kind] if kind else [])
     assert all(said.format(*world.starts) in one.text for one in found)
     assert all(one.is_loss == (kind != kinds.QUEUES_REBUILT) for one in found)
-    assert world.restart() == found, "it stays until somebody acknowledges it, and is said once"
+    assert world.restart() == found, "it stays until acknowledged, and is reported once"
     world.store.incidents.acknowledge(world.clock.now_ms())
     assert world.restart() == []

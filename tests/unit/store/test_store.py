@@ -19,7 +19,7 @@ from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 
 
-def test_synchronous_messages_are_seen_when_they_are_flushed(tmp_path: Path) -> None:
+def test_store_sync_flush_shows_messages_after_the_flush(tmp_path: Path) -> None:
     store = open_store(tmp_path, mode=FlushMode.SYNC)
     placed = store.append(chunk(b"a"))
     assert store.dispatch() == []
@@ -31,7 +31,7 @@ def test_synchronous_messages_are_seen_when_they_are_flushed(tmp_path: Path) -> 
     store.close()
 
 
-def test_asynchronous_messages_are_seen_at_once(tmp_path: Path) -> None:
+def test_store_async_flush_shows_messages_at_once(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     placed = store.append(chunk(b"a"))
     store.dispatch_all()
@@ -42,7 +42,7 @@ def test_asynchronous_messages_are_seen_at_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_thread_flushes_and_tells(tmp_path: Path) -> None:
+def test_store_flush_thread_flushes_and_notifies(tmp_path: Path) -> None:
     progress: list[int] = []
     store = open_store(tmp_path, mode=FlushMode.SYNC)
     store.start(lambda: progress.append(store.flushed))
@@ -57,7 +57,7 @@ def test_a_thread_flushes_and_tells(tmp_path: Path) -> None:
     assert open_store(tmp_path).recovered.scanned_bytes == 0
 
 
-def test_halves_of_transactions_take_no_rank(tmp_path: Path) -> None:
+def test_store_half_messages_take_no_queue_offset(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.append(chunk(b"half", sys_flag=flags.TRANSACTION_PREPARED))
     placed = store.append(chunk(b"whole", sys_flag=flags.TRANSACTION_COMMIT))
@@ -68,7 +68,7 @@ def test_halves_of_transactions_take_no_rank(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_record_larger_than_a_file_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_store_rejects_a_record_larger_than_a_file(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"a")
     end = store.log.end
@@ -80,7 +80,7 @@ def test_a_record_larger_than_a_file_is_refused_and_nothing_is_written(tmp_path:
     store.close()
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_store_closed_raises_on_use(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.close()
     store.close()
@@ -91,7 +91,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 class FailingFiles(CalmFiles):
-    """Syncs fail from the moment it is told so."""
+    """Syncs fail once `failing` is set."""
 
     failing = False
 
@@ -116,9 +116,7 @@ class FailingFile(RealFile):
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-def test_a_failed_sync_is_the_end_and_a_second_one_is_not_tried(
-    tmp_path: Path, threaded: bool
-) -> None:
+def test_store_failed_sync_fences_without_a_second_attempt(tmp_path: Path, threaded: bool) -> None:
     files = FailingFiles()
     store = open_store(tmp_path, files=files, mode=FlushMode.SYNC)
     if threaded:
@@ -146,7 +144,7 @@ def test_a_failed_sync_is_the_end_and_a_second_one_is_not_tried(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_flush_thread_that_dies_takes_the_store_with_it(tmp_path: Path) -> None:
+def test_store_dead_flush_thread_fences_the_store(tmp_path: Path) -> None:
     """Without it nothing is ever synced again, and everything would go on being acknowledged."""
 
     def mistake() -> None:
@@ -165,7 +163,7 @@ def test_a_flush_thread_that_dies_takes_the_store_with_it(tmp_path: Path) -> Non
     assert (tmp_path / "abort").exists()
 
 
-def test_what_a_file_browser_leaves_is_passed_over(tmp_path: Path) -> None:
+def test_store_ignores_files_of_a_file_browser(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"a")
     store.close()
@@ -187,7 +185,7 @@ def test_what_a_file_browser_leaves_is_passed_over(tmp_path: Path) -> None:
     again.close()
 
 
-def test_maintenance_saves_when_it_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_maintenance_saves_when_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     put(store, b"a")
@@ -208,7 +206,7 @@ def test_maintenance_saves_when_it_is_time(tmp_path: Path, monkeypatch: pytest.M
     store.close()
 
 
-def test_the_thread_makes_the_next_file_before_it_is_needed(tmp_path: Path) -> None:
+def test_store_flush_thread_creates_the_next_file_early(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.start()
     put(store, b"x" * (FILE_BYTES // 2))
@@ -220,7 +218,7 @@ def test_the_thread_makes_the_next_file_before_it_is_needed(tmp_path: Path) -> N
     store.close()
 
 
-def test_after_files_expired_a_crash_needs_no_rebuild(tmp_path: Path) -> None:
+def test_store_crash_after_expiry_needs_no_rebuild(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     put(store, *[b"x" * 500] * 20)
@@ -250,7 +248,7 @@ def test_dispatch_of_a_record_that_is_gone_reports_it_and_goes_on(tmp_path: Path
     store.close()
 
 
-def test_a_deleted_topic_begins_at_0_again(tmp_path: Path) -> None:
+def test_store_deleted_topic_starts_at_0_again(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"old", b"older")
     assert store.delete_topic("orders") == 1
@@ -265,7 +263,7 @@ def test_a_deleted_topic_begins_at_0_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [1 << 31, 1 << 32, 5 << 40])
-def test_offsets_of_old_logs_have_more_than_32_bits(tmp_path: Path, start: int) -> None:
+def test_store_offsets_beyond_32_bits_are_kept(tmp_path: Path, start: int) -> None:
     store = open_store(tmp_path)
     store.begin_again(PhysicalOffset(start - FILE_BYTES))
     store.begin_writing()
@@ -292,12 +290,15 @@ def test_offsets_of_old_logs_have_more_than_32_bits(tmp_path: Path, start: int) 
 # Paths of their own
 
 
-def test_a_store_whose_parts_lie_apart_keeps_everything_over_a_restart(tmp_path: Path) -> None:
+def test_store_with_separate_paths_keeps_everything_after_a_restart(tmp_path: Path) -> None:
     config = StoreConfig(
-        commit_log_path=f"{tmp_path}/log", consume_queue_path=f"{tmp_path}/queues",
-        index_path=f"{tmp_path}/keys", tables_path=f"{tmp_path}/tables",
-        checkpoint_path=f"{tmp_path}/marks/checkpoint", abort_path=f"{tmp_path}/marks/abort",
-    )  # fmt: skip
+        commit_log_path=f"{tmp_path}/log",
+        consume_queue_path=f"{tmp_path}/queues",
+        index_path=f"{tmp_path}/keys",
+        tables_path=f"{tmp_path}/tables",
+        checkpoint_path=f"{tmp_path}/marks/checkpoint",
+        abort_path=f"{tmp_path}/marks/abort",
+    )
     root = tmp_path / "root"
     recovered: list[Report] = []
     for count in range(1, 4):
@@ -315,7 +316,7 @@ def test_a_store_whose_parts_lie_apart_keeps_everything_over_a_restart(tmp_path:
     assert detect(RealFiles(), str(root)).commit_log_path == f"{tmp_path}/log"
 
 
-def test_two_stores_never_share_a_log(tmp_path: Path) -> None:
+def test_store_log_in_use_is_refused(tmp_path: Path) -> None:
     config = StoreConfig(commit_log_path=f"{tmp_path}/log")
     store = MessageStore(RealFiles(), f"{tmp_path}/a", config, ManualClock())
     with pytest.raises(StoreLocked, match="commit_log_path"):
@@ -331,7 +332,7 @@ class TwoDisks(SimDisk):
         return Usage(100, 3 if path.startswith("queues") else 90)
 
 
-def test_a_full_disk_of_the_queues_refuses_writes_and_is_named() -> None:
+def test_store_full_queue_disk_rejects_writes_and_names_the_disk() -> None:
     config = StoreConfig(consume_queue_path="queues/here", clean_interval_ms=10)
     store = MessageStore(TwoDisks(), "store", config, ManualClock())
     store.clean()

@@ -8,7 +8,7 @@ def test_defaults_are_within_their_bounds() -> None:
     load(StoreConfig, {})
 
 
-def test_rocketmq_names_are_understood() -> None:
+def test_store_config_accepts_rocketmq_names() -> None:
     config, unknown = load(
         StoreConfig,
         {
@@ -41,7 +41,7 @@ def test_every_setting_says_what_it_is_and_no_two_share_a_name() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_store_config_reports_all_problems_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         load(
             StoreConfig,
@@ -52,10 +52,15 @@ def test_all_problems_are_told_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("commit_log_file_bytes", 4095), ("index_entries", 1), ("retention_hours", -1),
-     ("disk_refuse_ratio", 1.5), ("flush_interval_ms", 0)],
-)  # fmt: skip
-def test_a_value_out_of_bounds_is_refused(name: str, value: float) -> None:
+    [
+        ("commit_log_file_bytes", 4095),
+        ("index_entries", 1),
+        ("retention_hours", -1),
+        ("disk_refuse_ratio", 1.5),
+        ("flush_interval_ms", 0),
+    ],
+)
+def test_store_config_rejects_values_out_of_bounds(name: str, value: float) -> None:
     with pytest.raises(SettingsError, match=f"{value}: must be from"):
         load(StoreConfig, {name: value})
 

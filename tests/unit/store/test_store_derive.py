@@ -17,9 +17,7 @@ A, B = queue_key("a", 0), queue_key("b", 7)
 
 def made(entries: list[Entry], ranks: list[int]) -> RecordChunk:
     chunk = build(entries, store_host=bytes(8), record_crc=True)
-    stamp(
-        chunk, 0, len(chunk), queue_offsets=ranks, physical_offset=BASE, store_timestamp=NOW
-    )  # fmt: skip
+    stamp(chunk, 0, len(chunk), queue_offsets=ranks, physical_offset=BASE, store_timestamp=NOW)
     return chunk
 
 
@@ -33,7 +31,7 @@ def of(chunk: RecordChunk) -> Derived:
 
 # The same from the loop (below 16 records) and from the matrices: `times` repeats each case.
 @pytest.mark.parametrize("times", [1, 20])
-def test_units_say_where_how_long_and_of_which_tag(times: int) -> None:
+def test_derive_units_have_offset_size_and_tag_hash(times: int) -> None:
     tagged = Entry(A, b"body", b"TAGS\x01red\x02")
     chunk = made([tagged] * times + [Entry(B, b"")], [*range(times), 5])
     where = [BASE + start for start in chunk.starts]
@@ -45,23 +43,24 @@ def test_units_say_where_how_long_and_of_which_tag(times: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 20])
-def test_a_rank_that_is_missing_begins_a_new_run(times: int) -> None:
+def test_derive_missing_queue_offset_starts_a_new_run(times: int) -> None:
     ranks = [3, 4, 6, 7, *range(8, 7 + times)]
     found = rows(of(made([Entry(A, b"x")] * len(ranks), ranks)))
     assert {first: len(units) for (_, first), units in found.items()} == {3: 2, 6: 1 + times}
 
 
 @pytest.mark.parametrize("times", [1, 20])
-def test_queues_that_alternate_have_one_run_each(times: int) -> None:
+def test_derive_alternating_queues_have_one_run_each(times: int) -> None:
     ranks = [rank for rank in range(2 * times) for _ in range(2)]
     found = rows(of(made([Entry(A, b"x"), Entry(B, b"y")] * 2 * times, ranks)))
     assert {key: len(units) for key, units in found.items()} == {
-        (A, 0): 2 * times, (B, 0): 2 * times,
-    }  # fmt: skip
+        (A, 0): 2 * times,
+        (B, 0): 2 * times,
+    }
 
 
 @pytest.mark.parametrize("times", [1, 20])
-def test_keys_come_in_the_order_of_the_log_with_place_and_time(times: int) -> None:
+def test_derive_keys_are_in_log_order_with_offset_and_time(times: int) -> None:
     entry = Entry(A, b"", b"KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02")
     chunk = made([entry] * times, list(range(times)))
     derived = of(chunk)
@@ -72,7 +71,7 @@ def test_keys_come_in_the_order_of_the_log_with_place_and_time(times: int) -> No
 
 
 @pytest.mark.parametrize("times", [1, 20])
-def test_halves_of_transactions_have_keys_but_no_units(times: int) -> None:
+def test_derive_half_messages_have_keys_but_no_units(times: int) -> None:
     half = Entry(A, b"", b"KEYS\x01k\x02", sys_flag=flags.TRANSACTION_PREPARED)
     derived = of(made([half] * times, [0] * times))
     assert derived.runs == []
@@ -80,17 +79,21 @@ def test_halves_of_transactions_have_keys_but_no_units(times: int) -> None:
     assert derived.last_timestamp == NOW
 
 
-def test_the_last_time_is_that_of_the_last_record() -> None:
+def test_derive_last_time_is_that_of_the_last_record() -> None:
     chunk = made([Entry(A, b"x"), Entry(A, b"y")], [0, 1])
     stamp(
-        chunk, 1, 2, queue_offsets=[1], physical_offset=BASE + chunk.starts[1],
+        chunk,
+        1,
+        2,
+        queue_offsets=[1],
+        physical_offset=BASE + chunk.starts[1],
         store_timestamp=NOW + 5,
-    )  # fmt: skip
+    )
     assert of(chunk).last_timestamp == NOW + 5
 
 
 @pytest.mark.parametrize(("count", "way"), [(15, "derive_plainly"), (16, "derive_by_shape")])
-def test_few_records_go_through_the_loop_and_many_through_matrices(
+def test_derive_uses_the_loop_for_few_records_and_numpy_for_many(
     count: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = made([Entry(A, b"x")] * count, list(range(count)))

@@ -11,7 +11,7 @@ from tianzhou.store.errors import StoreLocked
 from tianzhou.store.files import ReadOnlyFiles, RealFiles, Usage
 
 
-def test_a_file_is_written_where_it_is_told_and_seen_through_its_view(tmp_path: Path) -> None:
+def test_write_at_an_offset_is_visible_in_the_view(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "a"), 100)
     view = file.view()
     file.pwrite(10, b"hello")
@@ -24,7 +24,7 @@ def test_a_file_is_written_where_it_is_told_and_seen_through_its_view(tmp_path: 
     file.close()  # twice does no harm
 
 
-def test_a_view_that_somebody_holds_survives_the_file(tmp_path: Path) -> None:
+def test_view_outlives_the_closed_file(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "a"), 100)
     file.pwrite(0, b"x" * 100)
     view = file.view()
@@ -34,7 +34,7 @@ def test_a_view_that_somebody_holds_survives_the_file(tmp_path: Path) -> None:
     view.release()
 
 
-def test_reserving_takes_blocks_and_keeps_the_bytes(tmp_path: Path) -> None:
+def test_reserve_allocates_blocks_and_keeps_the_bytes(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "a"), 1 << 20)
     file.pwrite(0, b"kept")
     before = os.stat(tmp_path / "a").st_blocks
@@ -62,7 +62,7 @@ def test_names(tmp_path: Path) -> None:
     assert not files.exists(root)
 
 
-def test_creating_empties_what_was_there(tmp_path: Path) -> None:
+def test_create_truncates_an_existing_file(tmp_path: Path) -> None:
     files = RealFiles()
     path = str(tmp_path / "a")
     file = files.create(path, 10)
@@ -81,12 +81,12 @@ def test_use_of_the_disk(tmp_path: Path) -> None:
     assert Usage(0, 0).used_ratio == 1.0
 
 
-def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_open_missing_file_raises_oserror(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RealFiles().open(str(tmp_path / "nobody"))
 
 
-def test_a_directory_is_locked_within_one_process_too(tmp_path: Path) -> None:
+def test_lock_excludes_other_owners_in_the_same_process(tmp_path: Path) -> None:
     """The system lets a process lock again what it has locked, and then unlocks both at once."""
     path, other = str(tmp_path / "lock"), tmp_path / "other"
     held = RealFiles().lock(path)
@@ -108,7 +108,7 @@ def _is_locked(path: str, kind: str = "RealFiles") -> bool:
     return done.returncode != 0
 
 
-def test_a_file_system_without_locks_is_not_called_locked(
+def test_lock_without_file_system_support_is_not_reported_as_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -119,7 +119,7 @@ def test_a_file_system_without_locks_is_not_called_locked(
         RealFiles().lock(str(tmp_path / "lock"))
 
 
-def test_a_write_that_was_cut_short_goes_on_where_it_stopped(
+def test_short_write_is_continued_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, taken = os.pwrite, 3
@@ -137,7 +137,7 @@ def test_a_write_that_was_cut_short_goes_on_where_it_stopped(
     file.close()
 
 
-def test_who_looks_can_change_nothing_and_keeps_writers_out(tmp_path: Path) -> None:
+def test_read_only_lock_forbids_changes_and_excludes_writers(tmp_path: Path) -> None:
     path, lock = str(tmp_path / "a"), str(tmp_path / "lock")
     RealFiles().create(path, 10).close()
     file = ReadOnlyFiles().open(path)

@@ -18,7 +18,7 @@ def disk() -> SimDisk:
     return made
 
 
-def test_a_directory_has_one_owner_at_a_time(disk: SimDisk) -> None:
+def test_directory_lock_has_one_owner_at_a_time(disk: SimDisk) -> None:
     lock = layout.take_lock(disk, "store")
     with pytest.raises(StoreLocked):
         layout.take_lock(disk, "store")
@@ -27,23 +27,23 @@ def test_a_directory_has_one_owner_at_a_time(disk: SimDisk) -> None:
     assert disk.list("store") == ["lock"], "the name that Java locks"
 
 
-def test_the_name_in_the_lock_tells_who_was_here_last(disk: SimDisk) -> None:
+def test_lock_file_names_its_last_owner(disk: SimDisk) -> None:
     lock = layout.take_lock(disk, "store")
-    assert layout.was_used_by_another(lock), "nobody signed yet"
+    assert layout.was_used_by_another(lock), "not signed yet"
     layout.sign_lock(lock)
     assert not layout.was_used_by_another(lock)
     lock.pwrite(0, b"lock")  # as Java does at its start
     assert layout.was_used_by_another(lock)
 
 
-def test_the_name_is_on_the_medium(disk: SimDisk) -> None:
+def test_lock_file_name_is_durable(disk: SimDisk) -> None:
     lock = layout.take_lock(disk, "store")
     disk.sync_dir("store")
     layout.sign_lock(lock)
     assert lost(disk)["store/lock"] == b"tianzhou"
 
 
-def test_the_abort_marker_comes_and_goes_for_good(disk: SimDisk) -> None:
+def test_abort_marker_is_created_and_removed_durably(disk: SimDisk) -> None:
     layout.write_abort(disk, "store/abort")
     assert lost(disk)["store/abort"] == str(os.getpid()).encode()
     layout.write_abort(disk, "store/abort")  # after a crash it is there already
@@ -51,7 +51,7 @@ def test_the_abort_marker_comes_and_goes_for_good(disk: SimDisk) -> None:
     assert "store/abort" not in lost(disk)
 
 
-def test_a_marker_that_is_not_there_is_not_removed(disk: SimDisk) -> None:
+def test_abort_marker_missing_is_not_removed(disk: SimDisk) -> None:
     before = len(disk.calls)
     layout.remove_abort(disk, "store/abort")
     assert len(disk.calls) == before
@@ -60,9 +60,13 @@ def test_a_marker_that_is_not_there_is_not_removed(disk: SimDisk) -> None:
 # Paths
 
 ELSEWHERE = StoreConfig(
-    commit_log_path="log", consume_queue_path="queues", index_path="keys", tables_path="tables",
-    checkpoint_path="marks/checkpoint", abort_path="marks/abort",
-)  # fmt: skip
+    commit_log_path="log",
+    consume_queue_path="queues",
+    index_path="keys",
+    tables_path="tables",
+    checkpoint_path="marks/checkpoint",
+    abort_path="marks/abort",
+)
 
 
 def test_paths_are_in_the_directory_unless_settings_say_otherwise() -> None:
@@ -72,7 +76,7 @@ def test_paths_are_in_the_directory_unless_settings_say_otherwise() -> None:
     assert (moved.root, moved.commit_log, moved.checkpoint) == ("store", "log", "marks/checkpoint")
 
 
-def test_recorded_paths_survive_a_loss_of_power_and_are_found_again(disk: SimDisk) -> None:
+def test_recorded_paths_survive_power_loss(disk: SimDisk) -> None:
     layout.record_paths(disk, layout.paths_of("store", ELSEWHERE))
     kept = SimDisk(lost(disk))
     assert layout.with_recorded_paths(kept, "store", StoreConfig()) == ELSEWHERE

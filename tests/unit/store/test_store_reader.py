@@ -15,7 +15,7 @@ from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
 
 
-def test_a_queue_that_nobody_wrote_to(tmp_path: Path) -> None:
+def test_reader_of_an_unwritten_queue_returns_no_messages(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     with store.read(KEY, QueueOffset(5)) as result:
         assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
@@ -41,7 +41,7 @@ def damaged(root: Path, *bodies: bytes) -> MessageStore:
     return open_store(root)
 
 
-def test_damage_is_left_out_and_told_once(tmp_path: Path) -> None:
+def test_reader_skips_damage_and_reports_it_once(tmp_path: Path) -> None:
     store = damaged(tmp_path, b"two", b"four", b"five")
     told: list[int] = []
     store.on_damage = told.append
@@ -60,7 +60,7 @@ def test_damage_is_left_out_and_told_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [4, 12, 20, 28], ids=["magic", "queue", "rank", "place"])
 @pytest.mark.parametrize("tags", [None, {0}], ids=["all", "tags"])
-def test_where_no_record_of_the_queue_stands_any_more_is_told_too(
+def test_reader_reports_a_unit_without_its_record(
     tmp_path: Path, at: int, tags: set[int] | None
 ) -> None:
     store = open_store(tmp_path)
@@ -79,7 +79,7 @@ def test_where_no_record_of_the_queue_stands_any_more_is_told_too(
     store.close()
 
 
-def test_records_without_a_checksum_of_the_whole_are_read_too(tmp_path: Path) -> None:
+def test_reader_accepts_records_without_a_checksum(tmp_path: Path) -> None:
     """As RocketMQ writes them."""
     store = open_store(tmp_path)
     store.config = replace(store.config, record_crc=False)
@@ -91,7 +91,7 @@ def test_records_without_a_checksum_of_the_whole_are_read_too(tmp_path: Path) ->
     store.close()
 
 
-def test_what_is_remembered_of_damage_is_bounded(
+def test_reader_remembers_a_bounded_number_of_damages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_reader, "DAMAGED_MAX", 1)
@@ -101,7 +101,7 @@ def test_what_is_remembered_of_damage_is_bounded(
     store.close()
 
 
-def test_a_store_without_index_finds_nothing_by_key(tmp_path: Path) -> None:
+def test_reader_without_an_index_finds_nothing_by_key(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.index = None
     with pytest.raises(UsageError, match="index_enabled is off"):

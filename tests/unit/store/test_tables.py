@@ -33,13 +33,13 @@ def read(disk: SimDisk, path: str) -> bytes:
     return file.pread(0, file.size())
 
 
-def test_a_table_that_never_was_is_empty() -> None:
+def test_table_never_saved_is_empty() -> None:
     disk = SimDisk()
     assert table(disk).load() == EMPTY
     assert disk.calls == [], "nothing is made by looking"
 
 
-def test_what_was_saved_is_loaded_and_the_version_before_is_kept() -> None:
+def test_table_saved_is_loaded_and_keeps_its_backup() -> None:
     disk = SimDisk()
     table(disk).save(ONE)
     assert table(disk).load() == ONE
@@ -50,20 +50,20 @@ def test_what_was_saved_is_loaded_and_the_version_before_is_kept() -> None:
     assert wire.decode_delay_offsets(read(disk, f"{PATH}.bak")) == ONE
 
 
-def test_a_saved_table_can_be_read_by_people() -> None:
+def test_table_saved_is_human_readable() -> None:
     disk = SimDisk()
     table(disk).save(ONE)
     assert b'\n  "offsetTable": {\n    "1": 10\n  }\n' in read(disk, PATH)
 
 
-def test_a_saved_table_survives_a_loss_of_power() -> None:
+def test_table_saved_survives_power_loss() -> None:
     disk = SimDisk()
     for value in (ONE, TWO):
         table(disk).save(value)
         assert table(SimDisk(lost(disk))).load() == value
 
 
-def test_between_two_renames_the_backup_counts() -> None:
+def test_table_crash_between_renames_loads_the_backup() -> None:
     disk = SimDisk()
     table(disk).save(ONE)
     disk.rename(PATH, f"{PATH}.bak")
@@ -71,7 +71,7 @@ def test_between_two_renames_the_backup_counts() -> None:
     assert table(disk).load() == ONE
 
 
-def test_a_table_that_can_not_be_read_stops_and_says_what_to_do() -> None:
+def test_table_unreadable_raises_with_advice() -> None:
     disk = SimDisk()
     table(disk).save(ONE)
     table(disk).save(TWO)
@@ -81,10 +81,15 @@ def test_a_table_that_can_not_be_read_stops_and_says_what_to_do() -> None:
     assert caught.value.path == PATH
 
 
-@pytest.mark.parametrize(("error", "kind"), [
-    (errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreFenced),
-])  # fmt: skip
-def test_a_save_that_fails_at_any_call_leaves_the_old_table_or_the_new(
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EIO, StoreFenced),
+    ],
+)
+def test_table_save_failing_at_any_call_leaves_old_or_new(
     error: int, kind: type[Exception]
 ) -> None:
     disk = SimDisk()
@@ -118,18 +123,19 @@ def consumers(offsets: dict[str, dict[int, int]]) -> wire.ConsumerOffsetTable:
     return wire.ConsumerOffsetTable(data_version=version, offset_table=offsets)
 
 
-def test_tables_have_the_names_that_rocketmq_gives_them() -> None:
+def test_tables_have_the_names_of_rocketmq() -> None:
     made = Tables(SimDisk(), "c")
     parts = (made.topics, made.groups, made.consumer_offsets, made.delay_offsets)
     assert [part.path for part in parts] == [
-        "c/topics.json", "c/subscriptionGroup.json", "c/consumerOffset.json", "c/delayOffset.json",
-    ]  # fmt: skip
+        "c/topics.json",
+        "c/subscriptionGroup.json",
+        "c/consumerOffset.json",
+        "c/delayOffset.json",
+    ]
 
 
-@pytest.mark.parametrize(
-    "name", ["topics", "subscriptionGroup", "consumerOffset", "delayOffset"]
-)  # fmt: skip
-def test_any_damaged_table_stops_the_start(name: str) -> None:
+@pytest.mark.parametrize("name", ["topics", "subscriptionGroup", "consumerOffset", "delayOffset"])
+def test_table_damaged_stops_the_start(name: str) -> None:
     disk = SimDisk()
     made = Tables(disk, "c")
     made.check_all()
@@ -138,7 +144,7 @@ def test_any_damaged_table_stops_the_start(name: str) -> None:
         made.check_all()
 
 
-def test_consumers_beyond_the_end_of_a_queue_are_taken_back_to_it() -> None:
+def test_consumer_offsets_beyond_a_queue_end_are_lowered_to_it() -> None:
     disk = SimDisk()
     made = Tables(disk, "c")
     made.consumer_offsets.save(consumers({"a@g": {0: 11, 1: 5, 2: 1}, "a@h": {0: 9}}))
@@ -149,7 +155,7 @@ def test_consumers_beyond_the_end_of_a_queue_are_taken_back_to_it() -> None:
     assert Tables(SimDisk(lost(disk)), "c").consumer_offsets.load() == expected
 
 
-def test_delays_beyond_the_end_of_their_level_are_taken_back_to_it() -> None:
+def test_delay_offsets_beyond_a_level_end_are_lowered_to_it() -> None:
     made = Tables(SimDisk(), "c")
     made.delay_offsets.save(wire.DelayOffsetTable(offset_table={2: 8, 3: 0}))
     assert len(made.beyond(ends)) == 1, "level 2 is queue 1"
@@ -157,7 +163,7 @@ def test_delays_beyond_the_end_of_their_level_are_taken_back_to_it() -> None:
     assert made.delay_offsets.load().offset_table == {2: 7, 3: 0}
 
 
-def test_offsets_that_fit_are_not_written_again() -> None:
+def test_offsets_within_their_queues_are_not_rewritten() -> None:
     disk = SimDisk()
     made = Tables(disk, "c")
     made.consumer_offsets.save(consumers({"a@g": {0: 10}}))
@@ -168,7 +174,7 @@ def test_offsets_that_fit_are_not_written_again() -> None:
     assert len(disk.calls) == before
 
 
-def test_a_topic_is_what_stands_before_the_group() -> None:
+def test_offset_key_is_split_into_topic_and_group() -> None:
     made = Tables(SimDisk(), "c")
     made.consumer_offsets.save(consumers({"%RETRY%g@g": {0: 3}}))
     asked: list[QueueKey] = []

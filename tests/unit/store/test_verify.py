@@ -15,9 +15,12 @@ from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
 CONFIG = StoreConfig(
-    commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
-    index_slots=8, index_entries=10,
-)  # fmt: skip
+    commit_log_file_bytes=4096,
+    consume_queue_file_bytes=200,
+    commit_log_preallocate_bytes=4096,
+    index_slots=8,
+    index_entries=10,
+)
 LOG = "store/commitlog/00000000000000000000"
 QUEUE = "store/consumequeue/orders/0/00000000000000000000"
 
@@ -75,18 +78,25 @@ def index_path(world: World, rank: int = 0) -> str:
     return f"store/index/{world.disk.list('store/index')[rank]}"
 
 
-def test_a_sound_directory_is_described(world: World) -> None:
+def test_verify_sound_directory_reports_its_contents(world: World) -> None:
     end = world.store.log.end
     found = world.verify()
     assert found.is_sound
     assert found == Findings(
-        clean=True, log_start=0, log_end=end, log_files=2, flushed=end, derived=end, records=7,
-        index_files=1, index_entries=8,
+        clean=True,
+        log_start=0,
+        log_end=end,
+        log_files=2,
+        flushed=end,
+        derived=end,
+        records=7,
+        index_files=1,
+        index_entries=8,
         queues=[QueueSummary("orders", 0, 0, 6), QueueSummary("orders", 1, 0, 1)],
-    )  # fmt: skip
+    )
 
 
-def test_inspecting_reads_no_record(world: World) -> None:
+def test_inspect_reads_no_record(world: World) -> None:
     world.write(LOG, 100, b"!")
     directory = Directory(world.disk, "store", CONFIG)
     found = directory.inspect()
@@ -95,7 +105,7 @@ def test_inspecting_reads_no_record(world: World) -> None:
     assert (found.records, found.log_end, found.index_entries) == (0, world.store.log.end, 8)
 
 
-def test_progress_ends_at_the_whole(world: World) -> None:
+def test_verify_progress_ends_at_the_total(world: World) -> None:
     steps: list[tuple[int, int]] = []
     world.verify(steps)
     done = [step for step, _ in steps]
@@ -105,7 +115,7 @@ def test_progress_ends_at_the_whole(world: World) -> None:
     assert steps[-1] == (8192, 8192)
 
 
-def test_damage_is_a_range_and_what_follows_is_checked_too(world: World) -> None:
+def test_verify_reports_damage_as_a_range_and_continues(world: World) -> None:
     world.write(LOG, world.starts[1] + 100, b"!")
     found = world.verify()
     (damage,) = found.damage
@@ -122,7 +132,7 @@ def test_verify_of_a_log_without_its_first_file_reports_the_missing_range(world:
     assert damage.reason == "the first files of the log are missing"
 
 
-def test_an_end_that_was_flushed_and_is_gone_is_damage(world: World) -> None:
+def test_verify_missing_flushed_end_is_damage(world: World) -> None:
     world.write("store/commitlog/00000000000000004096", world.starts[6] - 4096, bytes(200))
     found = world.verify()
     (damage,) = found.damage
@@ -130,19 +140,19 @@ def test_an_end_that_was_flushed_and_is_gone_is_damage(world: World) -> None:
     assert found.log_end == world.starts[6]
 
 
-def test_a_unit_that_points_at_the_wrong_record_is_found(world: World) -> None:
+def test_verify_reports_a_unit_that_points_at_the_wrong_record(world: World) -> None:
     world.write(QUEUE, 20, UNIT.pack(0, world.starts[1], 0))
     found = world.verify()
     assert found.problems == ["queue 0 of orders points at the wrong records"]
     assert not found.is_sound
 
 
-def test_a_queue_that_is_longer_than_the_log_is_found(world: World) -> None:
+def test_verify_reports_a_queue_longer_than_the_log(world: World) -> None:
     world.write(QUEUE, 6 * 20, UNIT.pack(world.starts[6], 100, 0))
     assert world.verify().problems == ["queue 0 of orders ends at 7; the log at 6"]
 
 
-def test_units_may_be_missing_after_a_crash_but_not_after_a_stop(world: World) -> None:
+def test_verify_reports_missing_units_after_a_stop_but_not_after_a_crash(world: World) -> None:
     world.write(QUEUE, 4 * 20, bytes(40))
     found = world.verify()
     assert found.pending_units == 2
@@ -152,7 +162,7 @@ def test_units_may_be_missing_after_a_crash_but_not_after_a_stop(world: World) -
     assert (found.clean, found.pending_units, found.is_sound) == (False, 2, True)
 
 
-def test_what_was_not_to_be_seen_yet_at_a_stop_is_not_missing() -> None:
+def test_verify_ignores_messages_not_visible_at_the_stop() -> None:
     """As in a Raft group whose majority did not answer."""
     world = World()
     confirmed = world.store.log.end
@@ -163,7 +173,7 @@ def test_what_was_not_to_be_seen_yet_at_a_stop_is_not_missing() -> None:
     assert found.is_sound
 
 
-def test_a_queue_that_is_missing_altogether_is_counted(world: World) -> None:
+def test_verify_counts_a_missing_queue(world: World) -> None:
     world.remove_queue(1)
     assert world.verify().pending_units == 1
 
@@ -172,7 +182,7 @@ def topics(name: str) -> TopicConfigTable:
     return TopicConfigTable(topic_config_table={name: TopicConfig(topic_name=name)})
 
 
-def test_a_topic_that_was_deleted_is_no_damage(world: World) -> None:
+def test_verify_deleted_topic_is_not_damage(world: World) -> None:
     """Its queues are gone, and the log keeps its records until they expire."""
     world.remove_queue(0)
     world.remove_queue(1)
@@ -185,29 +195,29 @@ def test_a_topic_that_was_deleted_is_no_damage(world: World) -> None:
     assert world.verify().pending_units == 7
 
 
-def test_a_table_of_topics_that_can_not_be_read_is_named(world: World) -> None:
+def test_verify_names_an_unreadable_topic_table(world: World) -> None:
     world.disk.make_dirs("store/config")
     world.disk.create("store/config/topics.json", 1).pwrite(0, b"{")
     assert "topics.json" in world.verify().problems[0]
 
 
-def test_what_a_killed_broker_leaves_is_sound() -> None:
+def test_verify_after_a_kill_is_clean() -> None:
     world = World()
     world.disk.kill()
     found = world.verify()
     assert found.is_sound
     assert (found.clean, found.pending_units, found.records) == (False, 7, 7)
-    # The table may be older than the log, so it is no proof that a topic was deleted.
+    # The table may be older than the log, so it does not prove that a topic was deleted.
     Tables(world.disk, "store/config").topics.save(topics("refunds"))
     assert (world.verify().deleted_units, world.verify().pending_units) == (0, 7)
 
 
-def test_a_key_that_the_index_lost_is_found(world: World) -> None:
+def test_verify_reports_a_key_missing_from_the_index(world: World) -> None:
     world.write(index_path(world), 40, bytes(8 * 4))  # every slot empty
     assert world.verify().problems == ["8 keys are missing in the index"]
 
 
-def test_without_an_exact_checkpoint_the_index_promises_nothing(world: World) -> None:
+def test_verify_without_an_exact_checkpoint_does_not_check_the_index(world: World) -> None:
     world.write(index_path(world), 40, bytes(8 * 4))
     world.write("store/checkpoint", 64, bytes(8))
     assert world.verify().is_sound
@@ -215,7 +225,7 @@ def test_without_an_exact_checkpoint_the_index_promises_nothing(world: World) ->
     assert world.verify().is_sound
 
 
-def test_an_index_file_that_can_not_be_read_is_named(world: World) -> None:
+def test_verify_names_an_unreadable_index_file(world: World) -> None:
     path = index_path(world)
     world.disk.open(path).truncate(100)
     found = world.verify()
@@ -224,13 +234,13 @@ def test_an_index_file_that_can_not_be_read_is_named(world: World) -> None:
     assert found.problems[1:] == ["8 keys are missing in the index"]
 
 
-def test_queues_that_can_not_be_read_are_named(world: World) -> None:
+def test_verify_names_unreadable_queues(world: World) -> None:
     world.disk.make_dirs("store/consumequeue/orders/x")
     problems = world.verify().problems
     assert problems[0] == "store/consumequeue/orders/x: is not a queue number; move it away"
 
 
-def test_a_short_log_file_is_reported_and_not_healed(world: World) -> None:
+def test_verify_reports_a_short_log_file_and_does_not_repair_it(world: World) -> None:
     path = "store/commitlog/00000000000000004096"
     world.disk.open(path).truncate(100)
     with pytest.raises(StoreDamaged, match="has 100 bytes and should have 4096"):
@@ -238,7 +248,7 @@ def test_a_short_log_file_is_reported_and_not_healed(world: World) -> None:
     assert world.disk.open(path).size() == 100
 
 
-def test_expired_messages_raise_the_minimum_of_their_queues() -> None:
+def test_verify_after_expiry_reports_raised_minimum_offsets() -> None:
     world = World(config=replace(CONFIG, retention_hours=0))
     world.clock.advance(hours=1)
     assert world.store.clean(by_hand=True) == 1

@@ -1,4 +1,4 @@
-"""The simulated disk does what a disk does, and loses exactly what a crash may take."""
+"""The simulated disk behaves like a disk, and loses exactly what a crash may lose."""
 
 import errno
 from random import Random
@@ -27,7 +27,7 @@ def synced_file(disk: SimDisk, path: str, content: bytes) -> None:
     disk.sync_dir(".")
 
 
-def test_a_view_shows_what_is_written_later() -> None:
+def test_view_shows_later_writes() -> None:
     file = SimDisk().create("a", 16)
     view = file.view()
     file.pwrite(4, b"xyz")
@@ -36,7 +36,7 @@ def test_a_view_shows_what_is_written_later() -> None:
         view[0] = 1
 
 
-def test_shortening_and_lengthening_leaves_zeros_in_views_too() -> None:
+def test_truncated_and_extended_file_reads_as_zeros() -> None:
     file = SimDisk().create("a", 8)
     view = file.view()
     file.pwrite(0, b"abcdefgh")
@@ -47,7 +47,7 @@ def test_shortening_and_lengthening_leaves_zeros_in_views_too() -> None:
     assert bytes(view) == file.pread(0, 8) == b"abc\0\0\0\0\0"
 
 
-def test_two_handles_share_the_contents() -> None:
+def test_handles_of_a_file_share_its_content() -> None:
     disk = SimDisk()
     first, second = disk.create("a", 4), disk.open("a")
     first.pwrite(0, b"ab")
@@ -57,7 +57,7 @@ def test_two_handles_share_the_contents() -> None:
         first.pwrite(0, b"c")
 
 
-def test_a_synced_write_survives_and_an_unsynced_one_may_not() -> None:
+def test_crash_keeps_synced_writes_and_may_lose_others() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"old!")
     disk.open("a").pwrite(0, b"new")
@@ -67,7 +67,7 @@ def test_a_synced_write_survives_and_an_unsynced_one_may_not() -> None:
     assert image_with(disk, Fate.LOST)["a"] == b"new!"
 
 
-def test_a_synced_file_vanishes_if_its_name_was_not_synced() -> None:
+def test_crash_loses_a_synced_file_whose_name_was_not_synced() -> None:
     disk = SimDisk()
     file = disk.create("a", 0)
     file.pwrite(0, b"x")
@@ -77,7 +77,7 @@ def test_a_synced_file_vanishes_if_its_name_was_not_synced() -> None:
     assert image_with(disk, Fate.LOST) == {"a": b"x"}
 
 
-def test_a_removed_name_may_come_back() -> None:
+def test_crash_may_restore_a_removed_name() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"x")
     disk.remove("a")
@@ -87,7 +87,7 @@ def test_a_removed_name_may_come_back() -> None:
     assert image_with(disk, Fate.LOST) == {}
 
 
-def test_a_rename_happens_whole_or_not() -> None:
+def test_crash_leaves_a_rename_whole_or_undone() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"old")
     synced_file(disk, "b", b"new")
@@ -97,7 +97,7 @@ def test_a_rename_happens_whole_or_not() -> None:
     assert image_with(disk, Fate.KEPT) == {"a": b"new"}
 
 
-def test_a_directory_takes_its_files_with_it() -> None:
+def test_renamed_directory_keeps_its_files() -> None:
     disk = SimDisk()
     disk.make_dirs("d/e")
     disk.create("d/e/f", 1).sync()
@@ -108,7 +108,7 @@ def test_a_directory_takes_its_files_with_it() -> None:
     assert image_with(disk, Fate.LOST) == {"d": None, "d/e": None, "d/e/f": b"\0"}
 
 
-def test_tears_keep_what_was_there() -> None:
+def test_torn_write_keeps_earlier_bytes() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"a" * 1500)
     disk.open("a").pwrite(100, b"b" * 1200)
@@ -127,7 +127,7 @@ def test_tears_keep_what_was_there() -> None:
     assert garbage[1024:] == b"a" * 476
 
 
-def test_noise_spares_bytes_that_would_not_have_changed() -> None:
+def test_noise_leaves_unchanged_bytes_alone() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"same")
     disk.open("a").pwrite(0, b"same")
@@ -135,14 +135,14 @@ def test_noise_spares_bytes_that_would_not_have_changed() -> None:
         assert image_with(disk, fate, dice=2) == {"a": b"same"}
 
 
-def test_a_file_may_have_its_length_and_not_its_bytes() -> None:
+def test_crash_may_keep_the_length_without_the_bytes() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"")
     disk.open("a").pwrite(0, b"xyz")
     assert image_with(disk, Fate.ZEROED) == {"a": b"\0\0\0"}
 
 
-def test_every_sector_written_through_a_mapping_is_a_write_of_its_own() -> None:
+def test_mapped_write_is_one_write_per_sector() -> None:
     disk = SimDisk()
     synced_file(disk, "a", bytes(2048))
     view = disk.open("a").writable()
@@ -160,7 +160,7 @@ def test_every_sector_written_through_a_mapping_is_a_write_of_its_own() -> None:
     assert image_with(disk, Fate.LOST)["a"] == bytes(5) + b"\1" + bytes(1024) + b"\2" + bytes(1017)
 
 
-def test_a_mapped_write_outside_of_the_reserved_blocks_is_caught() -> None:
+def test_mapped_write_outside_reserved_blocks_is_an_error() -> None:
     disk = SimDisk()
     file = disk.create("a", 4096)
     file.reserve(0, 512)
@@ -169,7 +169,7 @@ def test_a_mapped_write_outside_of_the_reserved_blocks_is_caught() -> None:
         disk.crash_point()
 
 
-def test_all_kept_is_what_readers_see() -> None:
+def test_image_that_keeps_everything_equals_what_readers_see() -> None:
     disk, dice = SimDisk(), Random(7)
     for step in range(400):
         path = f"f{dice.randrange(4)}"
@@ -194,7 +194,7 @@ def test_all_kept_is_what_readers_see() -> None:
     assert image_with(again, Fate.LOST) == seen
 
 
-def test_plans_repeat_by_their_seed() -> None:
+def test_crash_plans_are_equal_for_equal_seeds() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"a" * 600)
     disk.open("a").pwrite(0, b"b" * 600)
@@ -203,7 +203,7 @@ def test_plans_repeat_by_their_seed() -> None:
     assert len({fingerprint(image) for image in images(disk, 100)}) > 20
 
 
-def test_the_nth_call_fails_once_or_from_then_on() -> None:
+def test_nth_call_fails_once_or_always() -> None:
     disk = SimDisk()
     file = disk.create("a", 8)
     disk.fail_at(2, errno.EIO)
@@ -221,7 +221,7 @@ def test_the_nth_call_fails_once_or_from_then_on() -> None:
     file.sync()
 
 
-def test_a_failed_sync_may_leave_pages_that_only_look_clean() -> None:
+def test_failed_sync_may_leave_lost_pages_marked_clean() -> None:
     disk = SimDisk()
     synced_file(disk, "a", b"old")
     disk.failed_sync_drops = True
@@ -238,7 +238,7 @@ def test_a_failed_sync_may_leave_pages_that_only_look_clean() -> None:
     assert image_with(disk, Fate.LOST) == {"a": b"oed"}
 
 
-def test_a_full_disk_refuses_growth_and_names_and_takes_both_when_space_is_back() -> None:
+def test_full_disk_rejects_growth_until_space_is_freed() -> None:
     disk = SimDisk(capacity=1000)
     file = disk.create("a", 4000)
     file.reserve(0, 900)
@@ -255,7 +255,7 @@ def test_a_full_disk_refuses_growth_and_names_and_takes_both_when_space_is_back(
     disk.create("b", 0)
 
 
-def test_a_lock_is_held_until_closed_or_its_process_is_dead() -> None:
+def test_lock_is_held_until_closed_or_process_ends() -> None:
     disk = SimDisk()
     held = disk.lock("lock")
     with pytest.raises(StoreLocked):
@@ -269,7 +269,7 @@ def test_a_lock_is_held_until_closed_or_its_process_is_dead() -> None:
         disk.lock("lock")
 
 
-def test_calls_that_change_something_are_logged_in_order() -> None:
+def test_changing_calls_are_logged_in_order() -> None:
     disk = SimDisk()
     told: list[int] = []
     disk.on_call = lambda: told.append(len(disk.calls))
@@ -287,7 +287,7 @@ def test_calls_that_change_something_are_logged_in_order() -> None:
     assert told == [1, 2, 3, 4]
 
 
-def test_missing_paths_raise_like_a_file_system() -> None:
+def test_missing_paths_raise_file_not_found() -> None:
     disk = SimDisk()
     assert disk.list("nowhere") == []
     for call in (disk.open, disk.remove, disk.sync_dir, disk.remove_dir):

@@ -1,4 +1,4 @@
-"""The clock that a test holds."""
+"""The clock that a test can move and hold."""
 
 import time
 
@@ -37,10 +37,10 @@ def test_clock_advances_by_the_given_duration(step: dict[str, int], ms: int) -> 
     assert clock.now_ms() == ms
 
 
-def test_held_clock_stands_and_resumes_from_there() -> None:
+def test_held_clock_stops_and_resumes_at_the_same_time() -> None:
     clock = KitClock()
     clock.hold()
-    clock.hold()  # a second time changes nothing
+    clock.hold()  # a second call changes nothing
     before_ms = clock.now_ms()
     clock.advance(hours=1)
     assert clock.now_ms() == before_ms + HOUR_MS
@@ -49,8 +49,8 @@ def test_held_clock_stands_and_resumes_from_there() -> None:
     assert 0 <= clock.now_ms() - before_ms - HOUR_MS < 1000
 
 
-def test_moving_it_leaves_intervals_alone() -> None:
-    """Clients live in real time; they must not be taken for dead."""
+def test_clock_advance_does_not_change_intervals() -> None:
+    """Clients use real time; the broker must not consider them dead."""
     clock = KitClock()
     before_s = clock.monotonic_s()
     clock.advance(days=365)

@@ -8,7 +8,7 @@ import pytest
 from tianzhou.testing.kit.disk import KitDisk
 
 
-def test_files_are_real(tmp_path: Path) -> None:
+def test_kit_disk_writes_real_files(tmp_path: Path) -> None:
     disk, path = KitDisk(), str(tmp_path / "a")
     file = disk.create(path, 16)
     file.reserve(0, 16)
@@ -37,7 +37,7 @@ def test_files_are_real(tmp_path: Path) -> None:
     assert disk.list(path) == []
 
 
-def test_a_full_disk_keeps_what_it_has_and_takes_nothing_more(tmp_path: Path) -> None:
+def test_full_kit_disk_keeps_its_files_and_rejects_writes(tmp_path: Path) -> None:
     disk, path = KitDisk(), str(tmp_path / "a")
     file = disk.create(path, 16)
     disk.is_full = True
@@ -53,7 +53,7 @@ def test_a_full_disk_keeps_what_it_has_and_takes_nothing_more(tmp_path: Path) ->
     file.close()
 
 
-def test_a_directory_is_locked_as_everywhere(tmp_path: Path) -> None:
+def test_kit_disk_locks_directories(tmp_path: Path) -> None:
     lock = KitDisk().lock(str(tmp_path / "lock"))
     assert (tmp_path / "lock").exists()
     lock.close()

@@ -1,4 +1,4 @@
-"""How long tests wait on a machine that is slow, and for what makes progress."""
+"""How long tests wait on a slow machine, and for something that makes progress."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tianzhou.testing.kit.patience import STRETCH_MAX, Patience, crowding, run_p
 
 
 class Machine:
-    """A clock, a load and some progress to set."""
+    """A clock, a load and progress that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -1,4 +1,4 @@
-"""A stopwatch counts what code takes, and not what a busy machine adds."""
+"""A stopwatch measures the code under test without the delays of a busy machine."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,7 @@ from tianzhou.testing.kit.stopwatch import Stopwatch, scheduled_s
 
 
 class Machine:
-    """A clock, and what threads waited, to set."""
+    """A clock and thread waits that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 50.0
@@ -49,7 +49,7 @@ def test_stopwatch_when_threads_ended_or_waited_together_stays_within_the_wall_c
 
 
 def test_stopwatch_counts_sleep() -> None:
-    """A sleeping thread does not wait for a core. Only waking up may."""
+    """A sleeping thread does not wait for a core, except when it wakes up."""
     before_s = own_waits_s()
     watch = Stopwatch()
     time.sleep(0.1)

@@ -1,6 +1,6 @@
-"""Limits of whole tests: soon on an idle machine, later on a busy one, never after the test.
+"""Time limits of tests: short on an idle machine, longer on a busy one, never after the test.
 
-Each test puts the limit of its own aside, because a process has one SIGALRM.
+Each test here disables its own limit, because a process has only one SIGALRM.
 """
 
 import signal
@@ -16,7 +16,7 @@ WAIT_S = 60.0
 
 
 class Expired(Exception):
-    """The limit of a test interrupted it."""
+    """The time limit of a test has interrupted it."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Waiting for a condition, in both worlds."""
+"""Waiting for a condition, blocking and in coroutines."""
 
 import asyncio
 import time
@@ -22,8 +22,8 @@ def test_wait_until_failure_describes_the_state() -> None:
     assert text == "not within 0.01 s: orders; last seen: []\ntopic orders: empty"
 
 
-def test_the_last_look_comes_after_the_deadline() -> None:
-    """A condition that came about while nobody looked has come about."""
+def test_wait_until_checks_once_more_after_the_deadline() -> None:
+    """A condition that became true between two checks is found."""
     begun = time.monotonic()
     found = waiting.wait_until(
         lambda: time.monotonic() > begun + 0.02, lambda: "", within_s=0.02, what="time"
@@ -31,7 +31,7 @@ def test_the_last_look_comes_after_the_deadline() -> None:
     assert found
 
 
-def test_a_coroutine_waits_without_stopping_its_loop() -> None:
+def test_until_does_not_block_the_event_loop() -> None:
     async def play() -> int:
         seen: list[int] = []
         asyncio.get_running_loop().call_later(0.02, seen.append, 5)
@@ -48,7 +48,7 @@ def test_wait_until_in_a_coroutine_is_rejected() -> None:
         asyncio.run(play())
 
 
-def test_a_coroutine_fails_with_the_same_words() -> None:
+def test_until_failure_describes_the_state() -> None:
     async def play() -> None:
         await waiting.until(lambda: 0, lambda: "nothing", within_s=0.01, what="one")
 

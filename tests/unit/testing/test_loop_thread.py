@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own."""
+"""An event loop in its own thread."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ import pytest
 from tianzhou.testing.kit.loop_thread import LoopThread
 
 
-def test_work_is_done_there_and_comes_back() -> None:
+def test_loop_thread_runs_work_and_returns_its_result() -> None:
     thread = LoopThread("a")
     try:
         assert thread.call(lambda: threading.current_thread().name) == "a"

@@ -1,4 +1,4 @@
-"""The plugin installs itself, costs nothing until it is used, and can be set up."""
+"""The plugin is discovered by pytest, imports nothing until it is used, and can be configured."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_importing_it_loads_no_broker(tmp_path: Path) -> None:
+def test_importing_the_plugin_does_not_import_the_broker(tmp_path: Path) -> None:
     code = (
         "import sys, pytest; before = set(sys.modules)\n"
         "import tianzhou.testing.pytest_plugin\n"
@@ -27,7 +27,7 @@ def test_importing_it_loads_no_broker(tmp_path: Path) -> None:
     assert not [name for name in HEAVY if f"'{name}" in done.stdout]
 
 
-def test_a_project_that_installed_the_package_has_the_fixtures(tmp_path: Path) -> None:
+def test_fixtures_are_available_where_the_package_is_installed(tmp_path: Path) -> None:
     """In an empty directory, without a conftest."""
     (tmp_path / "test_theirs.py").write_text(
         "import pytest\n"

@@ -87,9 +87,14 @@ def test_answers_are_read_as_they_are_written() -> None:
 
 def test_waiting_messages_are_read_as_they_are_written() -> None:
     half = HalfMessage(
-        checks=1, group="g", msg_id="m", offset_msg_id="o", queue_offset=2, store_timestamp=3,
+        checks=1,
+        group="g",
+        msg_id="m",
+        offset_msg_id="o",
+        queue_offset=2,
+        store_timestamp=3,
         topic="T",
-    )  # fmt: skip
+    )
     halves = HalfMessages(messages=(half,), total=7)
     assert decode_half_messages(fastjson.encode(halves)) == halves
     timed = TimedMessage(

@@ -98,7 +98,7 @@ def test_the_language_comes_as_name_or_ordinal(said: bytes, language: Language) 
     ],
     ids=lambda text: text[:40].decode("latin-1"),
 )
-def test_what_is_no_header_is_refused(text: bytes) -> None:
+def test_header_that_is_invalid_is_rejected(text: bytes) -> None:
     with pytest.raises(HeaderError):
         decode_json(text)
 

@@ -7,14 +7,24 @@ from tianzhou.wire import fastjson
 from tianzhou.wire.raft_bodies import RaftPeer, RaftView, decode_raft_view
 
 LOOK = RaftView(
-    applied=7, commit=8, first=1, group="g", is_changing=False, is_in_doubt=False,
-    is_leading=True, last=9, leader="n0", leader_broker="127.0.0.1:10911", member="n0",
+    applied=7,
+    commit=8,
+    first=1,
+    group="g",
+    is_changing=False,
+    is_in_doubt=False,
+    is_leading=True,
+    last=9,
+    leader="n0",
+    leader_broker="127.0.0.1:10911",
+    member="n0",
     peers=(
         RaftPeer(address="127.0.0.1:10912", is_connected=True, is_voter=True, match=9, name="n0"),
         RaftPeer(address="", is_connected=False, is_in_doubt=True, is_voter=False, name="n1"),
     ),
-    role="Leader", term=3,
-)  # fmt: skip
+    role="Leader",
+    term=3,
+)
 
 
 def test_there_and_back() -> None:

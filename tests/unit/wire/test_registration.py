@@ -85,7 +85,7 @@ def test_the_oldest_brokers_send_the_table_alone() -> None:
     assert found.topic_config_serialize_wrapper == table
 
 
-def test_a_broker_may_have_nothing_to_say() -> None:
+def test_registration_without_topics_is_accepted() -> None:
     assert decode_registration(b"") == RegisterBrokerBody()
 
 
@@ -103,18 +103,18 @@ FORGED = {
     "more topics than allowed": HEAD + number((1 << 31) - 1),
     "negative count": HEAD + number(-1),
     "line of too few words": HEAD + number(1) + sized(b"T 8 4"),
-    "count that is none": HEAD + number(1) + sized(b"T x 4 6 SINGLE_TAG"),
-    "line that is no text": HEAD + number(1) + sized(b"\xff 8 4 6 SINGLE_TAG"),
-    "attributes that are none": HEAD + number(1) + sized(b"T 8 4 6 SINGLE_TAG {"),
-    "filters that are none": HEAD + number(0) + sized(b"{}"),
-    "version that is none": sized(b"[1]"),
+    "invalid count": HEAD + number(1) + sized(b"T x 4 6 SINGLE_TAG"),
+    "line that is not text": HEAD + number(1) + sized(b"\xff 8 4 6 SINGLE_TAG"),
+    "invalid attributes": HEAD + number(1) + sized(b"T 8 4 6 SINGLE_TAG {"),
+    "invalid filters": HEAD + number(0) + sized(b"{}"),
+    "invalid version": sized(b"[1]"),
     "bytes after the end": HEAD + number(0) + sized(b"[]") + number(0) + b"x",
     "mapping longer than the rest": HEAD + number(0) + sized(b"[]") + number(1) + number(9),
 }
 
 
 @pytest.mark.parametrize("data", FORGED.values(), ids=list(FORGED))
-def test_what_is_forged_is_refused(data: bytes) -> None:
+def test_registration_that_is_malformed_is_rejected(data: bytes) -> None:
     with pytest.raises(BodyError):
         decode_registration(zlib.compress(data), VERSION_5)
 
@@ -144,6 +144,6 @@ def test_too_many_topics_are_refused_in_the_plain_form(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("data", [b"[1]", b"\x00\x01", b"{", b'{"filterServerList":3}'])
-def test_what_is_neither_form_is_refused(data: bytes) -> None:
+def test_registration_in_an_unknown_form_is_rejected(data: bytes) -> None:
     with pytest.raises(BodyError):
         decode_registration(data)

@@ -38,7 +38,7 @@ def test_a_pair_as_settings_have_it() -> None:
     "text",
     ["me:hush", '{"accessKey":"me"}', '{"accessKey":"hush","secretKey":""}', '["hush"]', "{hush"],
 )
-def test_what_is_no_pair_is_refused_and_not_told(text: str) -> None:
+def test_credentials_that_are_invalid_are_rejected_and_not_shown(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         Credentials.read(text)
     assert "hush" not in str(caught.value)

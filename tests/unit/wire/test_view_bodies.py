@@ -20,14 +20,37 @@ from tianzhou.wire.view_bodies import (
 )
 
 TOPIC = TopicRow(
-    count=7, get_per_second=0.5, groups=1, is_system=False, name="orders", order=True, perm=6,
-    put_per_second=1.5, put_size_per_second=300.0, read_queues=4, write_queues=4,
-)  # fmt: skip
+    count=7,
+    get_per_second=0.5,
+    groups=1,
+    is_system=False,
+    name="orders",
+    order=True,
+    perm=6,
+    put_per_second=1.5,
+    put_size_per_second=300.0,
+    read_queues=4,
+    write_queues=4,
+)
 GROUP = GroupRow(
-    dead=1, dead_ms=3, dead_not_replayed=1, enabled=True, get_per_second=2.0, is_abandoned=False,
-    is_consistent=False, is_system=False, lag=9, members=2, moved_ms=5, name="billing",
-    oldest_ms=-1, retrying=1, stuck=1, stuck_ms=4, topics=("orders",),
-)  # fmt: skip
+    dead=1,
+    dead_ms=3,
+    dead_not_replayed=1,
+    enabled=True,
+    get_per_second=2.0,
+    is_abandoned=False,
+    is_consistent=False,
+    is_system=False,
+    lag=9,
+    members=2,
+    moved_ms=5,
+    name="billing",
+    oldest_ms=-1,
+    retrying=1,
+    stuck=1,
+    stuck_ms=4,
+    topics=("orders",),
+)
 BROKER = BrokerView(
     busiest=(TOPIC,), cluster="c", damaged=0,
     disk=Disk(
@@ -37,7 +60,7 @@ BROKER = BrokerView(
     dispatch_behind=0,
     events=(
         Event(
-            ended_ms=0, group="billing", kind="frozen", mend="look", queue_id=0, said="it stays",
+            ended_ms=0, group="billing", kind="frozen", remedy="look", queue_id=0, said="it stays",
             since_ms=1, topic="orders",
         ),
     ),
@@ -52,7 +75,7 @@ BROKER = BrokerView(
 )  # fmt: skip
 
 
-def test_they_survive_the_way() -> None:
+def test_view_bodies_round_trip() -> None:
     assert decode_broker_view(fastjson.encode(BROKER)) == BROKER
     topics = TopicsView(now_ms=1, topics=(TOPIC,))
     assert decode_topics_view(fastjson.encode(topics)) == topics
@@ -64,7 +87,7 @@ def test_names_travel_as_java_writes_them() -> None:
     assert b'"putPerSecond":1.5' in fastjson.encode(TOPIC)
 
 
-def test_more_is_passed_over_and_less_is_an_error() -> None:
+def test_view_bodies_ignore_unknown_fields_and_reject_missing_ones() -> None:
     text = fastjson.encode(TopicsView(now_ms=1, topics=()))
     assert decode_topics_view(text.replace(b"{", b'{"new":[1],', 1)).now_ms == 1
     with pytest.raises(BodyError, match="nowMs"):

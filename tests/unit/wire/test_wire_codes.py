@@ -43,7 +43,7 @@ def test_every_code_has_a_place_or_is_not_in_use() -> None:
     assert (REQUEST_HEADERS.keys() | RESPONSE_HEADERS.keys()) <= placed
 
 
-def test_what_the_broker_asks_of_clients() -> None:
+def test_codes_of_requests_to_clients_are_marked() -> None:
     assert sorted(codes.SERVED_BY_CLIENT) == [39, 40, 220, 221, 307, 309, 326]
 
 
@@ -73,7 +73,7 @@ def test_generated_files_are_fresh(checkout: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_stale_missing_and_forgotten_files_are_noticed_and_mended(checkout: Path) -> None:
+def test_generator_repairs_stale_missing_and_leftover_files(checkout: Path) -> None:
     wire = checkout / "src" / "tianzhou" / "wire"
     stale, missing = wire / "_generated_codes.py", wire / "_generated_headers_pop.py"
     forgotten = wire / "_generated_old.py"

@@ -90,7 +90,7 @@ def test_a_missing_field_is_named() -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1.5", "2147483648", "-2147483649", " 1", "9" * 5000, "٣", "true"]
 )
-def test_a_number_that_is_none_is_named_with_its_value(text: str) -> None:
+def test_field_that_is_not_a_number_is_named_with_its_value(text: str) -> None:
     with pytest.raises(HeaderFieldError, match="field queueId is '") as caught:
         QueueRequest.from_ext({"topic": "T", "queueId": text})
     assert caught.value.field == "queueId"
@@ -103,7 +103,7 @@ def test_the_culprit_is_found_behind_optional_fields_that_are_absent() -> None:
         ConsumerSendMsgBackRequest.from_ext(ext)
 
 
-def test_a_name_that_is_no_text_is_refused_too() -> None:
+def test_field_name_that_is_not_text_is_rejected() -> None:
     ext = cast("dict[str, str]", {"topic": "T", "queueId": "1", 5: "x"})
     with pytest.raises(HeaderFieldError, match="QueueRequest: Expected `str`"):
         QueueRequest.from_ext(ext)

@@ -18,7 +18,10 @@ def test_permission_bits_are_those_of_rocketmq() -> None:
 
 def test_pull_flags_are_distinct_bits() -> None:
     flags = [
-        names.PULL_COMMIT_OFFSET, names.PULL_SUSPEND, names.PULL_SUBSCRIPTION,
-        names.PULL_CLASS_FILTER, names.PULL_LITE,
-    ]  # fmt: skip
+        names.PULL_COMMIT_OFFSET,
+        names.PULL_SUSPEND,
+        names.PULL_SUBSCRIPTION,
+        names.PULL_CLASS_FILTER,
+        names.PULL_LITE,
+    ]
     assert flags == [1, 2, 4, 8, 16]

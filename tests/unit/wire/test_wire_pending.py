@@ -19,7 +19,7 @@ def sent(head: bytes) -> Header:
     return decode_header(head[8:], head[4])
 
 
-def test_answers_find_their_questions_in_any_order() -> None:
+def test_pending_requests_match_responses_in_any_order() -> None:
     connection: PendingRequests[str] = PendingRequests()
     first = sent(connection.request(11, {"topic": "T"}, token="first", deadline=5.0))
     second = sent(connection.request(11, token="second", deadline=5.0, body_size=3))
@@ -38,7 +38,7 @@ def test_codes_of_the_table_go_out_as_numbers(form: SerialiseType) -> None:
     assert (header.code, header.serialise_type) == (200050, form)
 
 
-def test_an_answer_to_nothing_is_counted() -> None:
+def test_pending_requests_count_an_unmatched_response() -> None:
     connection: PendingRequests[str] = PendingRequests()
     connection.request(11, token="x", deadline=5.0)
     assert connection.answered(answer(99)) is None
@@ -90,7 +90,7 @@ def test_numbers_come_round_and_pass_over_those_in_use() -> None:
     assert sent(again.request(1, token="next", deadline=1.0)).opaque == 0
 
 
-def test_closing_gives_everything_back() -> None:
+def test_pending_requests_close_returns_all() -> None:
     connection: PendingRequests[str] = PendingRequests()
     connection.request(1, token="a", deadline=3.0)
     connection.request(1, token="b", deadline=1.0)
@@ -99,7 +99,7 @@ def test_closing_gives_everything_back() -> None:
     assert connection.expire(9.0) == []
 
 
-def test_there_is_a_limit_to_waiting() -> None:
+def test_pending_requests_are_limited() -> None:
     connection: PendingRequests[int] = PendingRequests(pending_max=2)
     connection.request(1, token=0, deadline=1.0)
     connection.request(1, token=0, deadline=1.0)

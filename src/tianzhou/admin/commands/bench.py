@@ -17,25 +17,54 @@ if TYPE_CHECKING:
     from tianzhou.admin.commands.bench_steps import Load
 
 COLUMNS: Final = {
-    "step": "step", "messages": "messages", "per_second": "messages/s", "mb_per_second": "MB/s",
-    "ms_p50": "p50 ms", "ms_p99": "p99 ms",
-}  # fmt: skip
+    "step": "step",
+    "messages": "messages",
+    "per_second": "messages/s",
+    "mb_per_second": "MB/s",
+    "ms_p50": "p50 ms",
+    "ms_p99": "p99 ms",
+}
 
 
 @click.command()
-@click.option("--count", default=20_000, show_default=True, type=click.IntRange(1, 10_000_000),
-              metavar="COUNT", help="Send COUNT messages in each step.")  # fmt: skip
-@click.option("--size", default=1024, show_default=True, type=click.IntRange(1, 1 << 20),
-              metavar="BYTES", help="Set the size of each body.")  # fmt: skip
-@click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 64),
-              metavar="COUNT", help="Create the test topic with COUNT queues.")  # fmt: skip
-@click.option("--in-flight", default=256, show_default=True, type=click.IntRange(1, 10_000),
-              metavar="COUNT", help="Keep COUNT sends in flight.")  # fmt: skip
-@click.option("--ephemeral", is_flag=True,
-              help="Start a broker in a temporary directory and measure it.")  # fmt: skip
+@click.option(
+    "--count",
+    default=20_000,
+    show_default=True,
+    type=click.IntRange(1, 10_000_000),
+    metavar="COUNT",
+    help="Send COUNT messages in each step.",
+)
+@click.option(
+    "--size",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1, 1 << 20),
+    metavar="BYTES",
+    help="Set the size of each body.",
+)
+@click.option(
+    "--queues",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    metavar="COUNT",
+    help="Create the test topic with COUNT queues.",
+)
+@click.option(
+    "--in-flight",
+    default=256,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    metavar="COUNT",
+    help="Keep COUNT sends in flight.",
+)
+@click.option(
+    "--ephemeral", is_flag=True, help="Start a broker in a temporary directory and measure it."
+)
 @asking
 def bench(
-    session: Session, count: int, size: int, queues: int, in_flight: int, ephemeral: bool
+    session: Session, *, count: int, size: int, queues: int, in_flight: int, ephemeral: bool
 ) -> None:
     """Measure sends and reads in a temporary topic, which is deleted afterwards.
 

@@ -11,7 +11,7 @@ from tianzhou.wire.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from tianzhou.client.aio.producer import Producer
-    from tianzhou.client.core.sending import SendResult
+    from tianzhou.client.core.send_request import SendResult
     from tianzhou.record.message import Message
 
 GROUP: Final = "TIANZHOU_BENCH"
@@ -74,10 +74,15 @@ async def measure(nameserver: str, load: Load) -> list[Step]:
         single = min(load.count, SINGLE_MAX)
         steps = [
             await _sends("send, one at a time", producer, message, count=single, at_once=1),
-            await _sends(f"send, {load.in_flight} in flight", producer, message,
-                         count=load.count, at_once=load.in_flight),
+            await _sends(
+                f"send, {load.in_flight} in flight",
+                producer,
+                message,
+                count=load.count,
+                at_once=load.in_flight,
+            ),
             await _batches(producer, message, load),
-        ]  # fmt: skip
+        ]
     return [*steps, await _read(nameserver, warm, sum(step.messages for step in steps))]
 
 

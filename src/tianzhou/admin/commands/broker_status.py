@@ -81,7 +81,7 @@ def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
             "kind": alarm.kind,
             "level": "problem" if alarm.is_problem else "warning",
             "said": alarm.text,
-            "mend": alarm.remedy,
+            "fix": alarm.remedy,
             "since_ms": alarm.since_ms,
         }
         for place in view.places
@@ -94,11 +94,11 @@ def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
 
 def _alarm_lines(alarm: dict[str, Any]) -> "Iterator[RenderableType]":
     """Alarms in the format of the doctor's findings."""
-    level, since = alarm["level"], output.moment_text(alarm["since_ms"])
+    level, since = alarm["level"], output.time_text(alarm["since_ms"])
     replica = f"replica {alarm['id']} at {alarm['address']}: " if alarm["id"] else ""
     style = "bold red" if level == "problem" else "yellow"
     yield output.sentence(f"{level:8}{replica}{alarm['said']}, since {since}", style)
-    yield output.sentence(f"        → {alarm['mend']}", "dim")
+    yield output.sentence(f"        → {alarm['fix']}", "dim")
 
 
 def _view(found: dict[str, Any]) -> "RenderableType":
@@ -108,7 +108,7 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "broker": found["broker"],
         "address": found["address"],
         "version": version_text(found["version"], found["tianzhou_version"]),
-        "started": output.moment_text(found["started_ms"]),
+        "started": output.time_text(found["started_ms"]),
         "messages": ("accepted" if found["takes_messages"] else f"rejected: {found['refusal']}"),
         "sent per second": found["sent_per_second"],
         "read per second": found["read_per_second"],

@@ -39,7 +39,7 @@ def _rows(session: Session) -> list[dict[str, Any]]:
     gone = [row for row in session.admin.brokers.missing() if row.address not in alive]
     masters = {name: looks[address] for _, name, broker_id, address in places if not broker_id}
     return [
-        _row(session, *place)
+        _row(session, place)
         | replication.facts(looks[place[3]], masters.get(place[1]), place[2])
         | groups[place[3]]
         for place in places
@@ -49,26 +49,34 @@ def _rows(session: Session) -> list[dict[str, Any]]:
 def _unknown(cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
     """A row for a broker that does not report its state."""
     return {
-        "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
+        "cluster": cluster,
+        "broker": name,
+        "id": broker_id,
+        "address": address,
+        "version": None,
         "tianzhou_version": None,
-        "sent_per_second": None, "read_per_second": None, "disk_used_ratio": None,
-        "refusal": "", "error": "", "missing_since_ms": None, **replication.UNKNOWN,
-    }  # fmt: skip
+        "sent_per_second": None,
+        "read_per_second": None,
+        "disk_used_ratio": None,
+        "refusal": "",
+        "error": "",
+        "missing_since_ms": None,
+        **replication.UNKNOWN,
+    }
 
 
 def _missing(row: "MissingBroker") -> dict[str, Any]:
     """A row for a missing broker, with the topics and groups it last reported."""
     return _unknown(row.cluster, row.name, row.broker_id, row.address) | {
         "missing_since_ms": row.since_ms,
-        "topics": {
-            topic.name: max(topic.read_queues, topic.write_queues) for topic in row.topics
-        },
+        "topics": {topic.name: max(topic.read_queues, topic.write_queues) for topic in row.topics},
         "groups": list(row.groups),
-    }  # fmt: skip
+    }
 
 
-def _row(session: Session, cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
-    row = _unknown(cluster, name, broker_id, address)
+def _row(session: Session, place: tuple[str, str, int, str]) -> dict[str, Any]:
+    row = _unknown(*place)
+    _, name, broker_id, _ = place
     if broker_id != MASTER_ID:
         return row  # only masters are queried
     try:
@@ -95,10 +103,15 @@ def _view(rows: list[dict[str, Any]]) -> "RenderableType":
         for row in rows
     ]
     columns = {
-        "cluster": "cluster", "broker": "broker", "role": "role", "address": "address",
-        "version": "version", "sent_per_second": "sent/s", "read_per_second": "read/s",
+        "cluster": "cluster",
+        "broker": "broker",
+        "role": "role",
+        "address": "address",
+        "version": "version",
+        "sent_per_second": "sent/s",
+        "read_per_second": "read/s",
         "disk": "disk",
-    }  # fmt: skip
+    }
     if any(row["id"] for row in rows):  # these columns are about slaves
         columns |= {"epoch": "epoch", "end": "log end", "lag": "lag", "copies": "in sync"}
     columns |= raft.cluster_columns(rows) | {"state": "state"}
@@ -112,7 +125,7 @@ def _role(row: dict[str, Any]) -> str:
 
 def _state(row: dict[str, Any]) -> str:
     if row["missing_since_ms"] is not None:
-        return f"missing since {output.moment_text(row['missing_since_ms'])}"
+        return f"missing since {output.time_text(row['missing_since_ms'])}"
     if row["error"]:
         return f"unreachable: {row['error']}"
     if row["refusal"]:

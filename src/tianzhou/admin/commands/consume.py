@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from tianzhou.admin.commands import message_facts, output, queues
 from tianzhou.admin.commands.failures import ExitCode, failure_of
-from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import Session, asking, topic_name
+from tianzhou.admin.commands.times import parse_time
 from tianzhou.base.errors import TianzhouError
 
 if TYPE_CHECKING:
@@ -40,21 +40,31 @@ LAST_MAX: Final = 10_000
 
 def where(text: str) -> str | int:
     """The type of an option: `earliest`, `latest`, or a time."""
-    return text if text in STARTS else moment(text)
+    return text if text in STARTS else parse_time(text)
 
 
 @click.command()
 @topic_name
-@click.option("--from", "start", type=where, default="latest", show_default=True,
-              metavar="earliest|latest|TIME",
-              help="Start here; a TIME is e.g. 10m (ago) or 2026-11-16T08:30.")  # fmt: skip
+@click.option(
+    "--from",
+    "start",
+    type=where,
+    default="latest",
+    show_default=True,
+    metavar="earliest|latest|TIME",
+    help="Start here; a TIME is e.g. 10m (ago) or 2026-11-16T08:30.",
+)
 @queues.queue_id
 @queues.broker
 @click.option(
     "--offset", type=click.IntRange(0), metavar="OFFSET", help="Start at OFFSET of --queue."
 )
-@click.option("--last", type=click.IntRange(1, LAST_MAX), metavar="N",
-              help="Start with the last N messages of the topic, or of --queue.")  # fmt: skip
+@click.option(
+    "--last",
+    type=click.IntRange(1, LAST_MAX),
+    metavar="N",
+    help="Start with the last N messages of the topic, or of --queue.",
+)
 @click.option(
     "-t",
     "--tag",
@@ -70,8 +80,13 @@ def where(text: str) -> str | int:
     "--max", "count", type=click.IntRange(1), metavar="COUNT", help="Stop after COUNT messages."
 )
 @click.option("--until-end", is_flag=True, help="Stop at the current end of every queue.")
-@click.option("--idle", "idle_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Stop after SECONDS without a message.")  # fmt: skip
+@click.option(
+    "--idle",
+    "idle_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop after SECONDS without a message.",
+)
 @click.option(
     "--format",
     "form",
@@ -83,10 +98,22 @@ def where(text: str) -> str | int:
 @click.option("-g", "--group", help="Join this group and commit the offsets of printed messages.")
 @asking
 def consume(
-    session: Session, topic: str, start: str | int, queue_id: int | None, broker: str | None,
-    offset: int | None, last: int | None, tag: str, sql: str | None, count: int | None,
-    until_end: bool, idle_s: float | None, form: str, group: str | None,
-) -> None:  # fmt: skip
+    session: Session,
+    *,
+    topic: str,
+    start: str | int,
+    queue_id: int | None,
+    broker: str | None,
+    offset: int | None,
+    last: int | None,
+    tag: str,
+    sql: str | None,
+    count: int | None,
+    until_end: bool,
+    idle_s: float | None,
+    form: str,
+    group: str | None,
+) -> None:
     """Print the messages of a topic as they arrive, until Ctrl-C.
 
     Without --group, no group is created and no offset changes.
@@ -110,8 +137,16 @@ def consume(
     if group is None:
         batches = _look(session, topic, place, wanted, until_end=until_end, idle_s=idle_s)
     else:
-        batches = _join(session, topic, start, wanted, group, shown, interruption,
-                        idle_s=idle_s)  # fmt: skip
+        batches = _join(
+            session,
+            topic,
+            start,
+            wanted,
+            group=group,
+            shown=shown,
+            interruption=interruption,
+            idle_s=idle_s,
+        )
     show = _PRINTERS[form]
     with on_terminate(interruption.request), closing(batches):
         try:
@@ -165,9 +200,14 @@ def _expression(tag: str, sql: str | None) -> "str | Sql92":
 
 
 def _look(
-    session: Session, topic: str, place: "Place", wanted: "str | Sql92", *, until_end: bool,
+    session: Session,
+    topic: str,
+    place: "Place",
+    wanted: "str | Sql92",
+    *,
+    until_end: bool,
     idle_s: float | None,
-) -> "Batches":  # fmt: skip
+) -> "Batches":
     """Read every queue in turn, with growing pauses while nothing arrives. Without an end condition
     reading resumes after a broker restarts; with one, an unreachable broker is an error."""
     from tianzhou.client.sync.pull_consumer import PullConsumer
@@ -196,9 +236,13 @@ def _look(
 
 
 def _pull(
-    consumer: "PullConsumer", queue: "MessageQueue", offset: int, wanted: "str | Sql92",
-    *, again: bool,
-) -> "PullResult":  # fmt: skip
+    consumer: "PullConsumer",
+    queue: "MessageQueue",
+    offset: int,
+    wanted: "str | Sql92",
+    *,
+    again: bool,
+) -> "PullResult":
     """Pull from the offset on. With `again`, retry until the broker responds."""
     told = False
     while True:
@@ -231,8 +275,11 @@ class Place:
         if self.broker is not None and self.queue_id is None:
             raise click.UsageError("--broker needs --queue")
         is_from = click.get_current_context().get_parameter_source("start")
-        ways = (is_from is not ParameterSource.DEFAULT, self.offset is not None,
-                self.last is not None)  # fmt: skip
+        ways = (
+            is_from is not ParameterSource.DEFAULT,
+            self.offset is not None,
+            self.last is not None,
+        )
         if sum(ways) > 1:
             raise click.UsageError(
                 "--from, --offset and --last are mutually exclusive; pass only one"
@@ -302,9 +349,16 @@ def _is_over(heard_s: float, idle_s: float | None) -> bool:
 
 
 def _join(
-    session: Session, topic: str, start: str | int, wanted: "str | Sql92", group: str,
-    shown: "Mapping[MessageQueue, int]", interruption: "Interruption", *, idle_s: float | None,
-) -> "Batches":  # fmt: skip
+    session: Session,
+    topic: str,
+    start: str | int,
+    wanted: "str | Sql92",
+    *,
+    group: str,
+    shown: "Mapping[MessageQueue, int]",
+    interruption: "Interruption",
+    idle_s: float | None,
+) -> "Batches":
     """Read as a member of the group. At the end commit the offsets of the messages shown, and no
     others."""
     from tianzhou.client.consumer_options import ConsumerOptions
@@ -314,9 +368,11 @@ def _join(
     ends = {"earliest": StartPosition.FIRST, "latest": StartPosition.LAST}
     begin = ends[start] if isinstance(start, str) else datetime.fromtimestamp(start / 1000, UTC)
     with LitePullConsumer(
-        group, nameserver=session.nameserver, subscribe={topic: wanted},
+        group,
+        nameserver=session.nameserver,
+        subscribe={topic: wanted},
         options=ConsumerOptions(start_from=begin),
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         heard_s = monotonic()
         try:
             while not _is_over(heard_s, idle_s):
@@ -333,7 +389,7 @@ def _join(
 
 
 def _line(message: "MessageView") -> None:
-    stored = output.moment_text(message.store_timestamp)
+    stored = output.time_text(message.store_timestamp)
     marks = [f"tag={message.tags}"] if message.tags else []
     marks += [f"keys={','.join(message.keys)}"] if message.keys else []
     place = f"{message.queue_id}:{message.queue_offset}"

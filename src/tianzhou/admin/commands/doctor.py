@@ -21,9 +21,14 @@ _STYLES: Final = {"problem": "bold red", "warning": "yellow", "fine": "green"}
 @click.option("-t", "--topic", help="Diagnose a topic that cannot be written or read.")
 @click.option("-g", "--group", help="Diagnose this group; default: all groups.")
 @click.option(
-    "--observe", "observe_s", type=click.FloatRange(min=0), default=6.0, show_default=True,
-    metavar="SECONDS", help="Observe groups for SECONDS; consumers commit every 5 seconds.",
-)  # fmt: skip
+    "--observe",
+    "observe_s",
+    type=click.FloatRange(min=0),
+    default=6.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Observe groups for SECONDS; consumers commit every 5 seconds.",
+)
 @asking
 def doctor(session: Session, topic: str | None, group: str | None, observe_s: float) -> None:
     """Diagnose why a send or a consumer does not work, and suggest fixes.
@@ -63,6 +68,6 @@ def _text(finding: "Finding") -> "Text":
     level = finding.level.value
     said = output.plain(f"{finding.about}: {finding.said}")
     text = Text.assemble((f"{level:8}", _STYLES[level]), said)
-    if finding.mend:
-        text.append("\n" + " " * 8 + "→ " + output.plain(finding.mend), style="dim")
+    if finding.fix:
+        text.append("\n" + " " * 8 + "→ " + output.plain(finding.fix), style="dim")
     return text

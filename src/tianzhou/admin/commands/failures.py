@@ -112,8 +112,9 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
         )
     if isinstance(error, errors.TopicNotExist | errors.QueryNotFound):
         return Failure(str(error), ExitCode.NOT_FOUND)
-    if isinstance(error, errors.NoRoute | errors.Unreachable | errors.ConnectionLost
-                  | errors.CallTimeout):  # fmt: skip
+    if isinstance(
+        error, errors.NoRoute | errors.Unreachable | errors.ConnectionLost | errors.CallTimeout
+    ):
         return Failure(
             f"{_in_words(str(error))}; `tianzhou doctor` explains why", ExitCode.UNREACHABLE
         )

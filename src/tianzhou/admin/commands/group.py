@@ -6,7 +6,6 @@ import click
 
 from tianzhou.admin.commands import output, queues
 from tianzhou.admin.commands.failures import Failure, not_found
-from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import (
     Session,
     asking,
@@ -15,6 +14,7 @@ from tianzhou.admin.commands.session import (
     topic_name,
     watched,
 )
+from tianzhou.admin.commands.times import parse_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,9 +42,14 @@ def list_(session: Session, internal: bool) -> None:
         return [row for row in rows if internal or not is_internal_group(row["group"])]
 
     columns = {
-        "group": "group", "members": "members", "topics": "topics", "lag": "lag",
-        "behind_s": "behind, s", "read_per_second": "read/s", "stuck": "stuck",
-    }  # fmt: skip
+        "group": "group",
+        "members": "members",
+        "topics": "topics",
+        "lag": "lag",
+        "behind_s": "behind, s",
+        "read_per_second": "read/s",
+        "stuck": "stuck",
+    }
 
     def view(rows: list[dict[str, Any]]) -> "RenderableType":
         shown = [{**row, "topics": ", ".join(row["topics"])} for row in rows]
@@ -110,7 +115,7 @@ def _shown(session: Session, name: str) -> dict[str, Any]:
             for row in progress.queues
         ],
         "stands_still": [
-            {"kind": event.kind, "said": event.said, "mend": event.mend}
+            {"kind": event.kind, "said": event.said, "fix": event.remedy}
             for look in admin.views.group(name).found.values()
             for event in look.events
         ],
@@ -136,7 +141,7 @@ def _view(found: dict[str, Any]) -> "RenderableType":
     rows = [[queue[name] for name in names] for queue in found["queues"]]
     parts.append(output.table(titles, rows))
     for one in found["stands_still"]:
-        parts += [output.sentence(one["said"]), output.sentence(f"  → {one['mend']}")]
+        parts += [output.sentence(one["said"]), output.sentence(f"  → {one['fix']}")]
     return output.stack(*parts)
 
 
@@ -194,7 +199,7 @@ def update(session: Session, group: str, retries: int | None, consume: bool | No
 @topic_name
 @click.option(
     "--to-time",
-    type=moment,
+    type=parse_time,
     metavar="TIME",
     help="Move to the first message stored at or after TIME.",
 )
@@ -214,10 +219,19 @@ def update(session: Session, group: str, retries: int | None, consume: bool | No
 @force
 @asking
 def reset(
-    session: Session, group: str, topic: str, to_time: int | None, to_earliest: bool,
-    to_latest: bool, to_offset: int | None, queue_id: int | None, broker: str | None,
-    dry_run: bool, yes: bool,
-) -> None:  # fmt: skip
+    session: Session,
+    *,
+    group: str,
+    topic: str,
+    to_time: int | None,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    queue_id: int | None,
+    broker: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Move the offsets of a group in a topic. Connected consumers follow immediately."""
     wanted = (to_time is not None, to_earliest, to_latest, to_offset is not None)
     if sum(wanted) != 1:
@@ -259,9 +273,12 @@ def _show_moves(
     said = f"{'would move' if dry_run else 'moved'} group {group} in topic {topic}: {_told(moves)}"
     facts = {"group": group, "topic": topic, "dry_run": dry_run, "queues": rows}
     columns = {
-        "broker": "broker", "queue_id": "queue", "committed": "from", "target": "to",
+        "broker": "broker",
+        "queue_id": "queue",
+        "committed": "from",
+        "target": "to",
         "skipped": "skipped",
-    }  # fmt: skip
+    }
     session.show(
         lambda: facts,
         lambda _: output.stack(output.listing(rows, columns, "no queues"), output.sentence(said)),
@@ -313,7 +330,7 @@ def clone(session: Session, group: str, target: str, topic: str | None) -> None:
 @click.option("--force", "connected", is_flag=True, help="Delete even while members are connected.")
 @force
 @asking
-def delete(session: Session, group: str, keep_offsets: bool, connected: bool, yes: bool) -> None:
+def delete(session: Session, *, group: str, keep_offsets: bool, connected: bool, yes: bool) -> None:
     """Delete a group from all brokers, with its retries and dead letters."""
     members = session.admin.groups.show(group).client_ids
     if members and yes and not connected:

@@ -6,8 +6,8 @@ import click
 
 from tianzhou.admin.commands import message_facts, output, queues
 from tianzhou.admin.commands.failures import not_found
-from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import Session, asking, topic_name
+from tianzhou.admin.commands.times import parse_time
 from tianzhou.wire.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -30,22 +30,40 @@ def message() -> None:
 @click.option("--unique-id", help="Find all messages with this unique id.")
 @click.option("--key", help="Find by key.")
 @click.option(
-    "--from", "begin_ms", type=moment, metavar="TIME", help="Find messages stored at or after TIME."
+    "--from",
+    "begin_ms",
+    type=parse_time,
+    metavar="TIME",
+    help="Find messages stored at or after TIME.",
 )
 @click.option(
     "--to",
     "end_ms",
-    type=moment,
+    type=parse_time,
     metavar="TIME",
     help="Find messages stored before TIME; default: now.",
 )
-@click.option("--max", "count", default=32, show_default=True, type=click.IntRange(1),
-              metavar="COUNT", help="Show at most COUNT per broker or queue.")  # fmt: skip
+@click.option(
+    "--max",
+    "count",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Show at most COUNT per broker or queue.",
+)
 @asking
 def find(
-    session: Session, topic: str, message_id: str | None, unique_id: str | None, key: str | None,
-    begin_ms: int | None, end_ms: int | None, count: int,
-) -> None:  # fmt: skip
+    session: Session,
+    *,
+    topic: str,
+    message_id: str | None,
+    unique_id: str | None,
+    key: str | None,
+    begin_ms: int | None,
+    end_ms: int | None,
+    count: int,
+) -> None:
     """Find messages of a topic by id, key or time. Exits with code 4 if there are none."""
     named = [option is not None for option in (message_id, unique_id, key)]
     if sum(named) > 1 or not (any(named) or begin_ms is not None):
@@ -63,8 +81,8 @@ def find(
         until = _now() if end_ms is None else end_ms
         if begin_ms is not None and begin_ms >= until:
             raise click.UsageError(
-                f"--from ({output.moment_text(begin_ms)}) must be before --to "
-                f"({output.moment_text(until)})"
+                f"--from ({output.time_text(begin_ms)}) must be before --to "
+                f"({output.time_text(until)})"
             )
         if key is not None:
             found = messages.by_key(topic, key, begin_ms=begin_ms or 0, end_ms=until, count=count)
@@ -94,9 +112,14 @@ def _now() -> int:
 )
 @asking
 def show(
-    session: Session, topic: str, message_id: str | None, queue_id: int | None, broker: str | None,
+    session: Session,
+    *,
+    topic: str,
+    message_id: str | None,
+    queue_id: int | None,
+    broker: str | None,
     offset: int | None,
-) -> None:  # fmt: skip
+) -> None:
     """Show one message, by either of its ids, or by --queue and --offset."""
     if (message_id is None) == (offset is None) or (offset is None) != (queue_id is None):
         raise click.UsageError("pass MESSAGE_ID, or --queue and --offset")
@@ -115,8 +138,9 @@ def show(
 
 @message.command()
 @click.argument("message_id")
-@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True,
-              help="Read traces from this topic.")  # fmt: skip
+@click.option(
+    "--trace-topic", default=TRACE_TOPIC, show_default=True, help="Read traces from this topic."
+)
 @asking
 def trace(session: Session, message_id: str, trace_topic: str) -> None:
     """Show which clients sent and consumed a message, if they have tracing enabled."""
@@ -136,8 +160,14 @@ def _view(steps: list[dict[str, Any]]) -> "RenderableType":
     return output.table(
         ("time", "event", "group", "topic", "ms", "ok"),
         [
-            (output.moment_text(step["timestamp_ms"]), step["what"], step["group"],
-             step.get("topic"), step.get("cost_ms"), step.get("is_success", True))
+            (
+                output.time_text(step["timestamp_ms"]),
+                step["what"],
+                step["group"],
+                step.get("topic"),
+                step.get("cost_ms"),
+                step.get("is_success", True),
+            )
             for step in steps
         ],
-    )  # fmt: skip
+    )

@@ -16,9 +16,18 @@ if TYPE_CHECKING:
 SENT: Final = ("body", "body_base64", "tags", "keys", "properties")
 """Fields that a producer sets."""
 TOLD: Final = (
-    "topic", "queue_id", "queue_offset", "message_id", "offset_id", "born_ms", "stored_ms",
-    "born_host", "store_host", "reconsume_times", "system",
-)  # fmt: skip
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "message_id",
+    "offset_id",
+    "born_ms",
+    "stored_ms",
+    "born_host",
+    "store_host",
+    "reconsume_times",
+    "system",
+)
 """Fields that clients and brokers add."""
 
 
@@ -58,15 +67,28 @@ def rows(messages: "list[MessageView]") -> list[dict[str, Any]]:
 def view_rows(found: list[dict[str, Any]]) -> "RenderableType":
     if not found:
         return output.sentence("no messages")
-    return output.table(
-        ("stored", "queue", "offset", "message id", "tag", "keys", "body"),
-        [
-            (output.moment_text(row["stored_ms"]), row["queue_id"], row["queue_offset"],
-             row["message_id"], row["tags"], " ".join(row["keys"]),
-             output.body_cell(body_of(row), 60))
-            for row in found
-        ],
-    )  # fmt: skip
+    return output.table(_COLUMNS, map(_cells, found))
+
+
+def view_dead_letters(found: list[dict[str, Any]]) -> "RenderableType":
+    if not found:
+        return output.sentence("no dead letters")
+    return output.table(("replayed", *_COLUMNS), [(row["replayed"], *_cells(row)) for row in found])
+
+
+_COLUMNS: Final = ("stored", "queue", "offset", "message id", "tag", "keys", "body")
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        output.time_text(row["stored_ms"]),
+        row["queue_id"],
+        row["queue_offset"],
+        row["message_id"],
+        row["tags"],
+        " ".join(row["keys"]),
+        output.body_cell(body_of(row), 60),
+    )
 
 
 def view_one(found: dict[str, Any]) -> "RenderableType":
@@ -76,8 +98,8 @@ def view_one(found: dict[str, Any]) -> "RenderableType":
         "queue, offset": f"{found['queue_id']}, {found['queue_offset']}",
         "message id": found["message_id"],
         "offset id": found["offset_id"],
-        "born": f"{output.moment_text(found['born_ms'])} at {found['born_host']}",
-        "stored": f"{output.moment_text(found['stored_ms'])} at {found['store_host']}",
+        "born": f"{output.time_text(found['born_ms'])} at {found['born_host']}",
+        "stored": f"{output.time_text(found['stored_ms'])} at {found['store_host']}",
         "reconsume times": found["reconsume_times"],
         "tag": found["tags"],
         "keys": " ".join(found["keys"]),

@@ -46,15 +46,15 @@ def body_cell(body: bytes, chars_max: int | None = CELL_CHARS_MAX) -> str:
     return plain(text if text is not None else f"0x{body.hex()}", chars_max)
 
 
-def moment_text(time_ms: int) -> str:
+def time_text(time_ms: int) -> str:
     """Local time; empty if unknown."""
     if time_ms <= 0:
         return ""
     try:
-        moment = datetime.fromtimestamp(time_ms / 1000).astimezone()
+        found = datetime.fromtimestamp(time_ms / 1000).astimezone()
     except (ValueError, OverflowError, OSError):
         return str(time_ms)  # a client's clock may be wrong
-    return moment.isoformat(sep=" ", timespec="milliseconds")
+    return found.isoformat(sep=" ", timespec="milliseconds")
 
 
 # JSON
@@ -101,9 +101,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     from rich.table import Table
 
     found = Table(
-        *columns, title=plain(title) or None, title_justify="left", box=box.SIMPLE_HEAD,
+        *columns,
+        title=plain(title) or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
         pad_edge=False,
-    )  # fmt: skip
+    )
     for row in rows:
         found.add_row(*map(cell, row))
     return found
@@ -121,16 +124,18 @@ def show(view: "RenderableType") -> None:
 
 
 def listing(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], none: str,
-    *, moments: Sequence[str] = (),
-) -> "RenderableType":  # fmt: skip
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    none: str,
+    *,
+    times: Sequence[str] = (),
+) -> "RenderableType":
     """A table of these fields under these titles, or the sentence `none` if it is empty. Fields in
-    `moments` are milliseconds since 1970."""
+    `times` are milliseconds since 1970."""
     if not rows:
         return sentence(none)
     shown = [
-        [moment_text(row[name]) if name in moments else row[name] for name in columns]
-        for row in rows
+        [time_text(row[name]) if name in times else row[name] for name in columns] for row in rows
     ]
     return table(list(columns.values()), shown)
 

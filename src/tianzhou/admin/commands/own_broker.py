@@ -22,13 +22,24 @@ def own_broker() -> Generator[str]:
     """Yield the address of its NameServer. Stop it and delete its files when the block ends."""
     with tempfile.TemporaryDirectory(prefix="tianzhou-") as place:
         ready, log = Path(place, "ready.json"), Path(place, "log.txt")
-        arguments = ["up", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0",
-                     "--no-http", "--ready-file", str(ready)]  # fmt: skip
+        arguments = [
+            "up",
+            "--ephemeral",
+            "--nameserver-port",
+            "0",
+            "--broker-port",
+            "0",
+            "--no-http",
+            "--ready-file",
+            str(ready),
+        ]
         with log.open("wb") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tianzhou", *arguments],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
         try:
             _wait(process, ready, log)
             yield json.loads(ready.read_text())["nameserver"]

@@ -14,15 +14,15 @@ import click
 from click.core import ParameterSource
 
 from tianzhou.admin.commands.bars import Tell, progress_bar
-from tianzhou.admin.commands.moments import span
 from tianzhou.admin.commands.produce_input import Template, from_json, from_lines, load, whole
 from tianzhou.admin.commands.session import Session, asking, topic_name
 from tianzhou.admin.commands.termination import terminable
+from tianzhou.admin.commands.times import span
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from tianzhou.client.core.sending import SendResult
+    from tianzhou.client.core.send_request import SendResult
     from tianzhou.client.sync.producer import Producer
     from tianzhou.record.message import Message
 
@@ -39,12 +39,21 @@ def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) ->
 @click.command()
 @topic_name
 @click.argument("body", required=False, type=click.UNPROCESSED, callback=_as_bytes)
-@click.option("--body-file", type=click.File("rb"), metavar="FILE",
-              help="Send the whole file as the body of one message; - reads standard input.",
-              )  # fmt: skip
-@click.option("-f", "--file", "source", type=click.File("rb"), default="-",
-              metavar="FILE",
-              help="Read messages from FILE; - reads standard input.")  # fmt: skip
+@click.option(
+    "--body-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Send the whole file as the body of one message; - reads standard input.",
+)
+@click.option(
+    "-f",
+    "--file",
+    "source",
+    type=click.File("rb"),
+    default="-",
+    metavar="FILE",
+    help="Read messages from FILE; - reads standard input.",
+)
 @click.option(
     "--format",
     "form",
@@ -55,8 +64,14 @@ def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) ->
 )
 @click.option("-t", "--tag", help="Set the tag of every message.")
 @click.option("-k", "--key", "keys", multiple=True, help="Add a key to search by; repeatable.")
-@click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE",
-              help="Set a property; repeatable.")  # fmt: skip
+@click.option(
+    "-p",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a property; repeatable.",
+)
 @click.option(
     "--delay", type=span, metavar="DURATION", help="Delay delivery by DURATION, e.g. 30s, 10m, 2h."
 )
@@ -67,17 +82,38 @@ def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) ->
     metavar="COUNT",
     help="Generate COUNT test messages instead of reading input.",
 )
-@click.option("--size", default=1024, show_default=True, type=click.IntRange(1),
-              metavar="BYTES", help="Set the body size of generated messages.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True),
-              metavar="RATE", help="Send at most RATE messages per second.")  # fmt: skip
+@click.option(
+    "--size",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="Set the body size of generated messages.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="RATE",
+    help="Send at most RATE messages per second.",
+)
 @asking
 def produce(
-    session: Session, topic: str, body: bytes | None, body_file: IO[bytes] | None,
-    source: IO[bytes], form: str, tag: str | None,
-    keys: tuple[str, ...], properties: tuple[str, ...], delay: timedelta | None,
-    sharding_key: str | None, count: int | None, size: int, rate: float | None,
-) -> None:  # fmt: skip
+    session: Session,
+    *,
+    topic: str,
+    body: bytes | None,
+    body_file: IO[bytes] | None,
+    source: IO[bytes],
+    form: str,
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    delay: timedelta | None,
+    sharding_key: str | None,
+    count: int | None,
+    size: int,
+    rate: float | None,
+) -> None:
     """Send messages to a topic: BODY as one message, or one message per input line.
 
     With --format json, a line is {"body": "...", "tags": "...", "keys": [...], "properties":

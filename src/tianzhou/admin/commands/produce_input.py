@@ -34,9 +34,14 @@ class Template:
         from tianzhou.record.message import Message
 
         return Message(
-            self.topic, body, tags=self.tag, keys=self.keys, properties=self.properties,
-            delay=self.delay, sharding_key=self.sharding_key,
-        )  # fmt: skip
+            self.topic,
+            body,
+            tags=self.tag,
+            keys=self.keys,
+            properties=self.properties,
+            delay=self.delay,
+            sharding_key=self.sharding_key,
+        )
 
 
 def from_lines(stream: IO[bytes], template: Template) -> "Iterator[Message]":
@@ -94,7 +99,7 @@ def _message(given: dict[str, Any], template: Template) -> "Message":
         properties={**template.properties, **_texts(given)},
         delay_level=_typed(given, "delay_level", int, 0) or 0,
         delay=template.delay if delay is None else delay,
-        deliver_at=_moment(given),
+        deliver_at=_delivery_time(given),
         sharding_key=_typed(given, "sharding_key", str, template.sharding_key),
     )
 
@@ -107,7 +112,7 @@ def _delay(given: dict[str, Any]) -> timedelta | None:
         raise UsageError(f"invalid delay_s {seconds}: {error}") from error
 
 
-def _moment(given: dict[str, Any]) -> datetime | None:
+def _delivery_time(given: dict[str, Any]) -> datetime | None:
     time_ms = _typed(given, "deliver_ms", int | float, None)
     try:
         return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)

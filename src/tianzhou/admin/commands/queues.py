@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 READER: Final = TOOLS_GROUP
 """The group that tools read with: it exists on every broker and commits no offsets."""
 
-queue_id = click.option("--queue", "queue_id", type=click.IntRange(0), metavar="ID",
-                        help="Use only queue ID.")  # fmt: skip
+queue_id = click.option(
+    "--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="Use only queue ID."
+)
 broker = click.option(
     "--broker", help="Choose the broker of --queue if several brokers serve the topic."
 )
@@ -24,8 +25,11 @@ broker = click.option(
 
 def one(session: Session, topic: str, queue_id: int, broker: str | None) -> "MessageQueue":
     """Find the queue with this id. Raises if no broker has it, or several do."""
-    found = [queue for queue in all_of(session, topic)
-             if queue.queue_id == queue_id and broker in (None, queue.broker_name)]  # fmt: skip
+    found = [
+        queue
+        for queue in all_of(session, topic)
+        if queue.queue_id == queue_id and broker in (None, queue.broker_name)
+    ]
     if not found:
         where = f" on broker {broker}" if broker is not None else ""
         raise not_found(

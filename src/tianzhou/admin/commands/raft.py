@@ -25,9 +25,17 @@ NEAR: Final = 100
 """A learner that is at most this many entries behind becomes a voter."""
 _PAUSE_S: Final = 0.1
 _COLUMNS: Final = {
-    "member": "member", "role": "role", "term": "term", "leader": "leader", "broker": "broker",
-    "commit": "commit", "applied": "applied", "last": "last", "lag": "lag", "state": "state",
-}  # fmt: skip
+    "member": "member",
+    "role": "role",
+    "term": "term",
+    "leader": "leader",
+    "broker": "broker",
+    "commit": "commit",
+    "applied": "applied",
+    "last": "last",
+    "lag": "lag",
+    "state": "state",
+}
 
 
 @click.group()
@@ -75,7 +83,7 @@ def add(session: Session, group: str, member: str, learner: bool) -> None:
         )
     kind, is_new = "learner" if learner else "voter", False
     if learner or _kind(known) != "voter":
-        is_new |= _bring_about(session, group, "learner", name, address)
+        is_new |= _bring_about(session, group, "learner", name, where=address)
     if not learner:
         _wait_for_learner(session, group, name)
         is_new |= _bring_about(session, group, "voter", name)
@@ -137,11 +145,15 @@ def _cluster_row(look: "RaftView", leads: "RaftView | None") -> dict[str, Any]:
     match = {peer.name: peer.match for peer in leads.peers}.get(look.member, -1) if leads else -1
     following = f"follows {look.leader}" if look.leader else "knows no leader"
     return {
-        "member": look.member, "raft_role": look.role, "term": look.term, "leader": look.leader,
-        "commit": look.commit, "applied": look.applied,
+        "member": look.member,
+        "raft_role": look.role,
+        "term": look.term,
+        "leader": look.leader,
+        "commit": look.commit,
+        "applied": look.applied,
         "lag_entries": leads.last - match if leads is not None and match >= 0 else None,
         "following": "" if look.is_leading else "in doubt" if look.is_in_doubt else following,
-    }  # fmt: skip
+    }
 
 
 def cluster_columns(rows: list[dict[str, Any]]) -> dict[str, str]:
@@ -149,9 +161,12 @@ def cluster_columns(rows: list[dict[str, Any]]) -> dict[str, str]:
     if not any("member" in row for row in rows):
         return {}
     return {
-        "member": "member", "term": "term", "commit": "commit", "applied": "applied",
+        "member": "member",
+        "term": "term",
+        "commit": "commit",
+        "applied": "applied",
         "lag_entries": "entries behind",
-    }  # fmt: skip
+    }
 
 
 def _looks(session: Session, group: str) -> "list[tuple[str, RaftView]]":
@@ -188,10 +203,17 @@ def _row(address: str, look: "RaftView", leads: "RaftView") -> dict[str, Any]:
         if is_so
     ]
     return {
-        "member": look.member, "role": look.role, "term": look.term, "leader": look.leader,
-        "broker": address, "commit": look.commit, "applied": look.applied, "last": look.last,
-        "lag": leads.last - match if match >= 0 else None, "state": "; ".join(states),
-    }  # fmt: skip
+        "member": look.member,
+        "role": look.role,
+        "term": look.term,
+        "leader": look.leader,
+        "broker": address,
+        "commit": look.commit,
+        "applied": look.applied,
+        "last": look.last,
+        "lag": leads.last - match if match >= 0 else None,
+        "state": "; ".join(states),
+    }
 
 
 def _view(rows: list[dict[str, Any]]) -> "RenderableType":
@@ -215,7 +237,9 @@ def _is_heir(peer: "RaftPeer", leaving: str) -> bool:
     return fit and peer.name != leaving
 
 
-def _bring_about(session: Session, group: str, action: str, member: str, where: str = "") -> bool:
+def _bring_about(
+    session: Session, group: str, action: str, member: str, *, where: str = ""
+) -> bool:
     """Request the change until it is in effect; return whether it was needed. Repeating a request
     is safe: a response may be lost, and a change as well, with the leader that started it."""
     from tianzhou.net.blocking import Unreachable

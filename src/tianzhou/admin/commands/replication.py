@@ -19,9 +19,15 @@ ANSWER_S: Final = 15.0
 CATCH_UP_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 UNKNOWN: Final[dict[str, Any]] = {
-    "epoch": None, "end": None, "confirmed": None, "lag_bytes": None, "lag_ms": None,
-    "in_sync": None, "copies_needed": None, "following": "",
-}  # fmt: skip
+    "epoch": None,
+    "end": None,
+    "confirmed": None,
+    "lag_bytes": None,
+    "lag_ms": None,
+    "in_sync": None,
+    "copies_needed": None,
+    "following": "",
+}
 """The columns of a broker that does not report them."""
 
 
@@ -85,13 +91,14 @@ def copies_text(row: dict[str, Any]) -> str:
     help="Promote slave ID; default: the slave with the most data.",
 )
 @click.option(
-    "--switch", is_flag=True,
+    "--switch",
+    is_flag=True,
     help="Let the running master step down first; no message is lost.",
-)  # fmt: skip
+)
 @force
 @asking
 def promote(
-    session: Session, name: str | None, broker_id: int | None, switch: bool, yes: bool
+    session: Session, *, name: str | None, broker_id: int | None, switch: bool, yes: bool
 ) -> None:
     """Promote a slave of the group NAME to master, with a new epoch.
 
@@ -123,8 +130,9 @@ def promote(
         )
     session.confirm(
         f"Promote slave {chosen.broker_id} of {name} at {address}, whose log ends at {chosen.end}, "
-        "to master?", yes=yes,
-    )  # fmt: skip
+        "to master?",
+        yes=yes,
+    )
     if old is not None:
         taken = {number for place in places for number in place.addresses}
         free = next(n for n in range(1, len(taken) + 2) if n not in taken)

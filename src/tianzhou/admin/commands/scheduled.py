@@ -8,12 +8,15 @@ from tianzhou.admin.commands import output, waiting
 from tianzhou.admin.commands.session import Session, asking, watched
 
 if TYPE_CHECKING:
-    from tianzhou.client.aio.admin_timers import WaitingTimer
+    from tianzhou.client.admin.timers import WaitingTimer
 
 COLUMNS: Final = {
-    "deliver_ms": "delivery at", "broker": "broker", "topic": "topic", "message_id": "message id",
+    "deliver_ms": "delivery at",
+    "broker": "broker",
+    "topic": "topic",
+    "message_id": "message id",
     "stored_ms": "stored",
-}  # fmt: skip
+}
 
 
 @click.group()
@@ -30,7 +33,7 @@ def list_(session: Session, topic: str | None, count: int) -> None:
     session.show(
         lambda: [_facts(one) for one in session.admin.timers.all(topic=topic, count=count)],
         lambda rows: output.listing(
-            rows, COLUMNS, "no scheduled messages", moments=("deliver_ms", "stored_ms")
+            rows, COLUMNS, "no scheduled messages", times=("deliver_ms", "stored_ms")
         ),
     )
 

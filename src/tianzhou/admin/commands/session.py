@@ -10,6 +10,8 @@
 """
 
 import functools
+import math
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -34,6 +36,8 @@ T = TypeVar("T")
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 COMPLETE_S: Final = 0.5
 """The timeout for names when a shell completes a word."""
+CALL_S: Final = 3.0
+TIMEOUT_VARIABLE: Final = "TIANZHOU_TIMEOUT"
 
 
 def addresses(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
@@ -44,16 +48,27 @@ def addresses(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
 
 
 nameserver = click.option(
-    "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, default=DEFAULT_NAMESERVER,
-    show_default=True, show_envvar=True, metavar="HOST:PORT", callback=addresses,
+    "-n",
+    "--nameserver",
+    envvar=NAMESERVER_VARIABLES,
+    default=DEFAULT_NAMESERVER,
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    callback=addresses,
     help="Use these NameServers, separated by semicolons; the default port is 9876.",
-)  # fmt: skip
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 watch = click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 every = click.option(
-    "--every", "every_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True,
-    metavar="SECONDS", help="Refresh every SECONDS with --watch.",
-)  # fmt: skip
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Refresh every SECONDS with --watch.",
+)
 force = click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 
 
@@ -131,7 +146,10 @@ class Session(Teller):
         from tianzhou.client.sync.admin import Admin
         from tianzhou.wire.signing import Credentials
 
-        options = ClientOptions(credentials=Credentials.read(from_environment()))
+        options = ClientOptions(
+            credentials=Credentials.read(from_environment()),
+            call_timeout_s=timeout_from_environment(),
+        )
         return self._stack.enter_context(Admin(nameserver=self.nameserver, client=options))
 
     def broker(self, name: str | None) -> str:
@@ -188,9 +206,13 @@ def watched(command: Callable[Concatenate[Session, P], None]) -> Callable[..., N
     @every
     @functools.wraps(command)
     def call(
-        nameserver: str, as_json: bool, watch: bool, every_s: float, *args: P.args,
+        nameserver: str,
+        as_json: bool,
+        watch: bool,
+        every_s: float,
+        *args: P.args,
         **rest: P.kwargs,
-    ) -> None:  # fmt: skip
+    ) -> None:
         _check_text(click.get_current_context())
         with Session(nameserver, as_json=as_json, watch=watch, every_s=every_s) as session:
             command(session, *args, **rest)
@@ -205,6 +227,18 @@ def _check_text(ctx: click.Context) -> None:
         for text in cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,)):
             if isinstance(text, str) and is_undecoded(text):
                 raise click.BadParameter(f"{text!r} is not UTF-8 text", ctx, param)
+
+
+def timeout_from_environment() -> float:
+    """How long to wait for one response, in seconds. Raises UsageError for an invalid value."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        timeout_s = float(text or CALL_S)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s < math.inf:
+        raise click.UsageError(f"{TIMEOUT_VARIABLE} must be a number of seconds, got {text!r}")
+    return timeout_s
 
 
 # Shell completion of names

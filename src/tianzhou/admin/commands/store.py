@@ -71,9 +71,12 @@ def verify(teller: Teller, directory: Path) -> None:
 @store.command()
 @directory
 @click.option(
-    "--accept-loss-at", type=int, metavar="OFFSET", default=-1,
+    "--accept-loss-at",
+    type=int,
+    metavar="OFFSET",
+    default=-1,
     help="Continue although the log ends early, at the OFFSET that the error names.",
-)  # fmt: skip
+)
 @telling
 def rebuild(teller: Teller, directory: Path, accept_loss_at: int) -> None:
     """Derive all queues and the index from the log again."""

@@ -15,10 +15,15 @@ QUEUES_SHOWN_MAX: Final = 200
 
 def inspection(found: "Findings") -> "RenderableType":
     rows = [
-        (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset,
-         queue.max_offset - queue.min_offset)
+        (
+            queue.topic,
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            queue.max_offset - queue.min_offset,
+        )
         for queue in found.queues[:QUEUES_SHOWN_MAX]
-    ]  # fmt: skip
+    ]
     parts = [_summary(found), output.table(("topic", "queue", "first", "end", "messages"), rows)]
     if len(found.queues) > QUEUES_SHOWN_MAX:
         left = len(found.queues) - QUEUES_SHOWN_MAX

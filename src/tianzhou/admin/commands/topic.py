@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from tianzhou.client.core.admin_results import Shrinking
 
 PERMISSIONS: Final = {
-    "rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE, "none": 0,
-}  # fmt: skip
+    "rw": PERM_READ_WRITE,
+    "r": PERM_READ,
+    "w": PERM_WRITE,
+    "none": 0,
+}
 PERMISSION_NAMES: Final = {bits: name for name, bits in PERMISSIONS.items()}
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
 LOOK_S: Final = 0.5
@@ -47,9 +50,13 @@ def list_(session: Session, internal: bool) -> None:
     def view(rows: list[dict[str, Any]]) -> "RenderableType":
         shown = [{**row, "groups": ", ".join(row["groups"])} for row in rows]
         columns = {
-            "topic": "topic", "brokers": "brokers", "queues": "queues", "messages": "messages",
-            "sent_per_second": "sent/s", "groups": "read by",
-        }  # fmt: skip
+            "topic": "topic",
+            "brokers": "brokers",
+            "queues": "queues",
+            "messages": "messages",
+            "sent_per_second": "sent/s",
+            "groups": "read by",
+        }
         return output.listing(
             shown, columns, "no topics; create one with `tianzhou topic create NAME`"
         )
@@ -101,19 +108,31 @@ def _view(found: dict[str, Any]) -> "RenderableType":
     brokers = output.table(
         ("broker", "read queues", "write queues", "permission", "ordered", "attributes"),
         [
-            (row["broker"], row["read_queues"], row["write_queues"], row["permission"],
-             row["order"], " ".join(f"{k}={v}" for k, v in row["attributes"].items()))
+            (
+                row["broker"],
+                row["read_queues"],
+                row["write_queues"],
+                row["permission"],
+                row["order"],
+                " ".join(f"{k}={v}" for k, v in row["attributes"].items()),
+            )
             for row in found["brokers"]
         ],
-    )  # fmt: skip
+    )
     queues = output.table(
         ("broker", "queue", "first offset", "end offset", "messages", "last message"),
         [
-            (row["broker"], row["queue_id"], row["first_offset"], row["end_offset"],
-             row["messages"], output.moment_text(row["last_stored_ms"]))
+            (
+                row["broker"],
+                row["queue_id"],
+                row["first_offset"],
+                row["end_offset"],
+                row["messages"],
+                output.time_text(row["last_stored_ms"]),
+            )
             for row in found["queues"]
         ],
-    )  # fmt: skip
+    )
     facts = {
         "topic": found["topic"],
         "messages": found["messages"],
@@ -143,12 +162,15 @@ def _view(found: dict[str, Any]) -> "RenderableType":
 )
 @click.option("--order", is_flag=True, help="Mark its messages as ordered.")
 @click.option(
-    "--type", "message_type", type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
+    "--type",
+    "message_type",
+    type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
     help="Set the type of its messages.",
-)  # fmt: skip
+)
 @asking
 def create(
     session: Session,
+    *,
     topic: str,
     queues: int,
     brokers: tuple[str, ...],
@@ -185,6 +207,7 @@ def create(
 @asking
 def update(
     session: Session,
+    *,
     topic: str,
     read_queues: int | None,
     write_queues: int | None,
@@ -197,9 +220,12 @@ def update(
             "nothing to change; pass --read-queues, --write-queues, --permission or --order"
         )
     session.admin.topics.update(
-        topic, read_queues=read_queues, write_queues=write_queues, order=order,
+        topic,
+        read_queues=read_queues,
+        write_queues=write_queues,
+        order=order,
         permission=None if permission is None else PERMISSIONS[permission],
-    )  # fmt: skip
+    )
     session.done(_shown(session, topic), f"topic {topic} updated")
 
 
@@ -207,9 +233,13 @@ def update(
 @topic_name
 @click.option("-q", "--queues", required=True, type=int, metavar="COUNT", help="Keep COUNT queues.")
 @click.option(
-    "--wait", "wait_s", type=float, default=0.0, metavar="SECONDS",
+    "--wait",
+    "wait_s",
+    type=float,
+    default=0.0,
+    metavar="SECONDS",
     help="Wait up to SECONDS until every group has read the removed queues.",
-)  # fmt: skip
+)
 @asking
 def shrink(session: Session, topic: str, queues: int, wait_s: float) -> None:
     """Reduce the number of queues of a topic without losing a message.

@@ -9,12 +9,16 @@ from tianzhou.admin.commands.failures import Failure, not_found
 from tianzhou.admin.commands.session import Session, asking, force, watched
 
 if TYPE_CHECKING:
-    from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
+    from tianzhou.client.admin.transactions import ParkedTransaction, PendingTransaction
 
 COLUMNS: Final = {
-    "stored_ms": "since", "broker": "broker", "topic": "topic", "group": "producer group",
-    "message_id": "message id", "checks": "checks",
-}  # fmt: skip
+    "stored_ms": "since",
+    "broker": "broker",
+    "topic": "topic",
+    "group": "producer group",
+    "message_id": "message id",
+    "checks": "checks",
+}
 
 
 @click.group()
@@ -47,7 +51,7 @@ def list_(session: Session, topic: str | None, count: int, parked: bool) -> None
     session.show(
         look,
         lambda rows: output.stack(
-            output.listing(rows, COLUMNS, empty, moments=("stored_ms",)),
+            output.listing(rows, COLUMNS, empty, times=("stored_ms",)),
             *map(output.sentence, hints),
         ),
     )

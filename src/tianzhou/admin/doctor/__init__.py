@@ -1,1 +1,1 @@
-"""Why a send or a consumer does not work: looks, and says so in sentences."""
+"""Diagnose why a send or a consumer does not work."""

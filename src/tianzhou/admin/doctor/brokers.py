@@ -1,4 +1,4 @@
-"""Brokers that answer: whether they take messages, their disks, clocks and versions."""
+"""Diagnose brokers that respond: whether they accept messages, disks, clocks, versions."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from tianzhou.client.core.admin_results import BrokerStatus
 from tianzhou.client.core.views import marks_text, skew_text
 
 SKEW_MAX_S: Final = 5.0
-"""Timed messages, retention and lag in seconds are wrong by what clocks differ."""
+"""Scheduled messages, retention and lag in seconds are off by the difference of clocks."""
 _RUNTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _WRITE: Final = 2
 
@@ -19,11 +19,11 @@ def broker_findings(
 ) -> Iterable[Finding]:
     about = f"broker {status.name}"
     if status.refusal:
-        mend = f"make room on its disk; then: tianzhou broker status {status.name}"
-        yield problem(about, f"it takes no messages: {status.refusal}", mend)
+        fix = f"free disk space; then: tianzhou broker status {status.name}"
+        yield problem(about, f"it accepts no messages: {status.refusal}", fix)
     if not status.is_active:
-        said = "its store is broken, it serves nothing"
-        yield problem(about, said, "tianzhou store verify DIR, after it was stopped")
+        said = "its store has failed; it serves no requests"
+        yield problem(about, said, "stop it, then: tianzhou store verify DIR")
     if not int(config.get("brokerPermission", "6")) & _WRITE:
         said = "it is being drained: producers must send elsewhere"
         yield problem(about, said, f"tianzhou broker drain {status.name} --undo")
@@ -33,15 +33,15 @@ def broker_findings(
 
 
 def disk_findings(status: BrokerStatus, config: Mapping[str, str]) -> Iterable[Finding]:
-    """The marks stand in the settings: percents or shares."""
+    """The limits are settings: percentages or ratios."""
     used, about = status.disk_used_ratio, f"broker {status.name}"
-    mend = f"make room, or keep messages shorter: tianzhou broker config {status.name} --like disk"
+    fix = f"free disk space, or shorten retention: tianzhou broker config {status.name} --like disk"
     refuse = _mark(config, "diskSpaceWarningLevelRatio", 0.90)
     clean = _mark(config, "diskMaxUsedSpaceRatio", 0.75)
     if used > refuse:
-        yield problem(about, marks_text(used, clean=clean, refuse=refuse), mend)
+        yield problem(about, marks_text(used, clean=clean, refuse=refuse), fix)
     elif used > clean:
-        yield warning(about, marks_text(used, clean=clean, refuse=refuse), mend)
+        yield warning(about, marks_text(used, clean=clean, refuse=refuse), fix)
 
 
 def _mark(config: Mapping[str, str], name: str, default: float) -> float:
@@ -53,7 +53,7 @@ def _mark(config: Mapping[str, str], name: str, default: float) -> float:
 
 
 def clock_findings(status: BrokerStatus, now_ms: int) -> Iterable[Finding]:
-    """A broker tells when it began and for how long it has run, both by its own clock."""
+    """A broker reports its start time and uptime, both by its own clock."""
     found = _RUNTIME.search(status.facts.get("runtime", ""))
     if found is None or not status.started_ms:
         return
@@ -61,8 +61,8 @@ def clock_findings(status: BrokerStatus, now_ms: int) -> Iterable[Finding]:
     ran_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     skew_s = status.started_ms / 1000 + ran_s - now_ms / 1000
     if abs(skew_s) > SKEW_MAX_S:
-        mend = "timedatectl set-ntp true, on both machines"
-        yield warning(f"broker {status.name}", skew_text(skew_s), mend)
+        fix = "timedatectl set-ntp true, on both machines"
+        yield warning(f"broker {status.name}", skew_text(skew_s), fix)
 
 
 def version_findings(statuses: Iterable[BrokerStatus]) -> Iterable[Finding]:

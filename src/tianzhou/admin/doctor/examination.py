@@ -1,4 +1,4 @@
-"""All looks, in the order in which one thing needs the other."""
+"""Run all checks, in the order of their dependencies."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,19 +26,19 @@ from tianzhou.client.sync.admin import Admin
 from tianzhou.wire.names import MASTER_ID
 
 GROUPS_MAX: Final = 100
-"""How many are looked at when none is named."""
+"""Groups to examine if the user names none."""
 MASTER: Final = MASTER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """What does not work, as far as one knows."""
+    """What the user reports as not working."""
 
     nameserver: str
     topic: str | None = None
     group: str | None = None
     observe_s: float = 6.0
-    """Between two looks at groups. Consumers confirm every five seconds."""
+    """Seconds between two samples of a group. Consumers commit every five seconds."""
 
 
 def examine(complaint: Complaint, now_ms: Callable[[], int]) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def _examine(
 ) -> Iterator[Finding]:
     places = admin.brokers.all()
     if not places:
-        said = "it knows no broker: none runs, or they register elsewhere"
+        said = "no broker is registered: none is running, or they register elsewhere"
         yield problem(f"NameServer {nameserver}", said, f"tianzhou broker -n {nameserver}")
         yield from map(from_view, findings(admin.views.cluster(), now_ms()))
         return
@@ -74,12 +74,12 @@ def _examine(
         for name, address in masters.items()
         if address is not None and address not in silent
     }
-    # What is asked of all brokers goes on with those that answer.
+    # Requests to all brokers skip those that do not respond.
     admin.leave_out(*(masters.keys() - reached.keys()))
     if not reached:
         return
     configs: dict[str, dict[str, str]] = {}
-    yield from _brokers(admin, reached, configs, view, now_ms)
+    yield from _brokers(admin, reached, configs, view, now_ms=now_ms)
     if not reached:
         return
     looks = _groups(admin, complaint)
@@ -92,20 +92,24 @@ def _examine(
 
 
 def _brokers(
-    admin: Admin, reached: dict[str, str], configs: dict[str, dict[str, str]],
-    view: ClusterView, now_ms: Callable[[], int],
-) -> Iterator[Finding]:  # fmt: skip
+    admin: Admin,
+    reached: dict[str, str],
+    configs: dict[str, dict[str, str]],
+    view: ClusterView,
+    *,
+    now_ms: Callable[[], int],
+) -> Iterator[Finding]:
     """Findings that brokers report about themselves. Adds their settings to `configs` and removes
-    brokers that do not answer from `reached`. Findings of a broker's view are not repeated;
+    brokers that do not respond from `reached`. Findings of a broker's view are not repeated;
     RocketMQ's brokers have no view."""
     statuses: list[BrokerStatus] = []
     for name, address in tuple(reached.items()):
         try:
             status, config = admin.brokers.status(name), admin.brokers.config(name)
         except TianzhouError as error:
-            said = f"it answers, and does not say how it is: {error}"
+            said = f"it responds, but does not report its status: {error}"
             yield problem(
-                f"broker {name}", said, f"look at its log; then: tianzhou broker status {name}"
+                f"broker {name}", said, f"check its log; then: tianzhou broker status {name}"
             )
             admin.leave_out(name)
             del reached[name]
@@ -133,9 +137,10 @@ def _group_lines(
         sleep(complaint.observe_s)
     is_named = complaint.group is not None
     asked = Asked(
-        topic=complaint.topic if is_named else None, is_named=is_named,
+        topic=complaint.topic if is_named else None,
+        is_named=is_named,
         observed_s=complaint.observe_s,
-    )  # fmt: skip
+    )
     for before in looks:
         later = look_at(admin, before.name)
         yield from merged(group_findings(before, later, asked, known.get(before.name)))

@@ -13,16 +13,16 @@ class Finding:
     about: str
     """NameServer, broker, topic or group, with its name."""
     said: str
-    mend: str = ""
-    """A command, or what else is to be done."""
+    fix: str = ""
+    """The command to run, or another remedy."""
 
 
-def problem(about: str, said: str, mend: str) -> Finding:
-    return Finding(Level.PROBLEM, about, said, mend)
+def problem(about: str, said: str, fix: str) -> Finding:
+    return Finding(Level.PROBLEM, about, said, fix)
 
 
-def warning(about: str, said: str, mend: str) -> Finding:
-    return Finding(Level.WARNING, about, said, mend)
+def warning(about: str, said: str, fix: str) -> Finding:
+    return Finding(Level.WARNING, about, said, fix)
 
 
 def fine(about: str, said: str) -> Finding:
@@ -34,7 +34,7 @@ def from_view(found: core.Finding, *, is_problem: bool = False) -> Finding:
     subject."""
     about = found.name if found.about == "cluster" else f"{found.about} {found.name}"
     level = Level.PROBLEM if is_problem else found.level
-    return Finding(level, about, found.said, found.mend)
+    return Finding(level, about, found.said, found.remedy)
 
 
 _ORDER = {Level.PROBLEM: 0, Level.WARNING: 1, Level.FINE: 2}
@@ -48,4 +48,4 @@ def merged(found: Iterable[Finding]) -> list[Finding]:
         return rows
     said = list(dict.fromkeys(row.said for row in rows))
     kept = [one for one in said if not any(o != one and o.startswith(one) for o in said)]
-    return [Finding(rows[0].level, rows[0].about, "; ".join(kept), rows[0].mend)]
+    return [Finding(rows[0].level, rows[0].about, "; ".join(kept), rows[0].fix)]

@@ -1,4 +1,4 @@
-"""A group that does not get its messages: who reads what, and whether it moves."""
+"""Diagnose a group that receives no messages: its members, queues and progress."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ _STANDING: Final = frozenset({"unowned", "not_pulled", "blocked", "frozen", "stu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The user's question about a group."""
+    """What the user wants to know about a group."""
 
     topic: str | None = None
     is_named: bool = False
@@ -39,23 +39,23 @@ class Asked:
 
 @dataclass(frozen=True)
 class Look:
-    """A group at one moment."""
+    """A sample of a group."""
 
     name: str
     exists: bool
     is_enabled: bool = True
     connected: ConsumerConnections | None = None
     subscriptions: Mapping[str, Subscriptions] = field(default_factory=dict[str, Subscriptions])
-    """By client id, of those that told."""
+    """By client id, of clients that report them."""
     queues: Mapping[str, tuple[MessageQueue, ...]] = field(
         default_factory=dict[str, tuple[MessageQueue, ...]]
     )
-    """Of the topics that it subscribes to."""
+    """By topic that the group subscribes to."""
     owners: Mapping[MessageQueue, str] = field(default_factory=dict[MessageQueue, str])
     offsets: Mapping[MessageQueue, tuple[int, int]] = field(
         default_factory=dict[MessageQueue, tuple[int, int]]
     )
-    """Confirmed, and the end of the queue."""
+    """The committed offset and the end of the queue."""
     waited_s: Mapping[MessageQueue, float] = field(default_factory=dict[MessageQueue, float])
     """How long a message has waited at the same offset; RocketMQ's brokers do not report it."""
     has_view: bool = False
@@ -74,7 +74,7 @@ def look_at(admin: "Admin", name: str) -> Look:
     connected = admin.groups.consumers(name)
     members = connected.connection_set if connected else ()
     told = {member.client_id: _subscriptions(admin, name, member.client_id) for member in members}
-    # A broker knows only what the last of them said.
+    # A broker knows only the subscriptions of the latest heartbeat.
     wanted = {topic for one in told.values() if one for topic in one}
     wanted |= set(connected.subscription_table if connected else ())
     topics = sorted(topic for topic in wanted if not topic.startswith(RETRY_PREFIX))
@@ -85,7 +85,7 @@ def look_at(admin: "Admin", name: str) -> Look:
             queues[topic] = tuple(row.queue for row in admin.topics.show(topic).queues)
             owners |= admin.offsets.owners(name, topic)
         except TianzhouError:
-            queues[topic] = ()  # the topic is looked at by itself
+            queues[topic] = ()  # the topic has findings of its own
     progress = admin.offsets.progress(name)
     views = admin.views.group(name).found
     return Look(
@@ -119,7 +119,7 @@ def _subscriptions(admin: "Admin", group: str, client_id: str) -> Subscriptions 
     try:
         running = admin.groups.running(group, client_id)
     except TianzhouError:
-        return None  # some clients can't tell
+        return None  # some clients do not report it
     return {
         wanted.topic: f"{wanted.expression_type} {wanted.sub_string or '*'}"
         for wanted in running.subscriptions
@@ -134,7 +134,7 @@ def group_findings(
     brokers reported, are not repeated."""
     about = f"group {now.name}"
     if not now.exists:
-        said = "no broker has it; its first consumer makes it, unless brokers do not allow that"
+        said = "no broker has it; its first consumer creates it, unless brokers forbid that"
         yield problem(about, said, f"tianzhou group create {now.name}")
         return
     kinds = frozenset(seen.kinds if seen else ())
@@ -152,7 +152,7 @@ def group_findings(
 def _membership(now: Look, asked: Asked, kinds: frozenset[str]) -> Iterable[Finding]:
     about, show = f"group {now.name}", f"tianzhou group show {now.name}"
     if not now.is_enabled and "switched_off" not in kinds:
-        said = "it is switched off: brokers give it nothing"
+        said = "it is disabled: brokers deliver nothing to it"
         yield problem(about, said, f"tianzhou group update {now.name} --consume")
     if now.connected is None:
         # A job that commits offsets without joining the group is not a problem; brokers know the
@@ -164,25 +164,25 @@ def _membership(now: Look, asked: Asked, kinds: frozenset[str]) -> Iterable[Find
         return
     if asked.topic is not None and asked.topic not in now.queues:
         wanted = ", ".join(now.queues) or "nothing"
-        said = f"its consumers do not subscribe to {asked.topic}; they do to {wanted}"
+        said = f"its consumers do not subscribe to {asked.topic}; they subscribe to {wanted}"
         yield problem(about, said, f"subscribe to {asked.topic} in the consumer; then: {show}")
     yield from _differences(now)
 
 
 def _differences(now: Look) -> Iterable[Finding]:
-    """Members of one group that want different things get parts of both."""
+    """Members with different subscriptions each receive only a part of the messages."""
     about = f"group {now.name}"
     kinds: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for client, wanted in now.subscriptions.items():
         kinds.setdefault(tuple(sorted(wanted.items())), []).append(client)
     if len(kinds) > 1:
         told = "; ".join(
-            f"{', '.join(clients)} want {', '.join(f'{t} ({e})' for t, e in wanted) or 'nothing'}"
+            f"{', '.join(clients)}: {', '.join(f'{t} ({e})' for t, e in wanted) or 'nothing'}"
             for wanted, clients in kinds.items()
         )
-        said = f"its members subscribe to different things, so messages get lost: {told}"
-        mend = "the same subscription for all, or another group for some; then: "
-        yield problem(about, said, f"{mend}tianzhou group show {now.name}")
+        said = f"its members have different subscriptions, so messages get lost: {told}"
+        fix = "use the same subscription for all, or another group for some; then: "
+        yield problem(about, said, f"{fix}tianzhou group show {now.name}")
 
 
 def _reading(before: Look, now: Look, kinds: frozenset[str]) -> Iterable[Finding]:
@@ -194,14 +194,14 @@ def _reading(before: Look, now: Look, kinds: frozenset[str]) -> Iterable[Finding
         if 0 < len(queues) < members:
             said = f"{members} consumers share the {len(queues)} queues of {topic}: some are idle"
             each = -(-members // len({queue.broker_name for queue in queues}))
-            mend = f"tianzhou topic update {topic} --read-queues {each} --write-queues {each}"
-            yield warning(about, said, mend)
+            fix = f"tianzhou topic update {topic} --read-queues {each} --write-queues {each}"
+            yield warning(about, said, fix)
         # Twice, because queues may be on their way from one member to another.
         alone = [q for q in queues if q not in now.owners and q not in before.owners]
         if alone and before.connected is not None and "unowned" not in kinds:
-            said = f"nobody reads {_named(alone)} of {topic}"
-            mend = "start the consumers again that should; their subscriptions must be the same"
-            yield problem(about, said, f"{mend}: tianzhou group show {now.name}")
+            said = f"no member consumes {_named(alone)} of {topic}"
+            fix = "restart the consumers; all need the same subscription"
+            yield problem(about, said, f"{fix}: tianzhou group show {now.name}")
 
 
 def _standing(before: Look, now: Look, asked: Asked) -> Iterable[Finding]:
@@ -225,21 +225,21 @@ def _standing(before: Look, now: Look, asked: Asked) -> Iterable[Finding]:
             f"it is slow: in {asked.observed_s:g} s it committed nothing in {len(still)} of its "
             f"queues, {grew}"
         )
-        mend = f"start more consumers, or make them faster: tianzhou group show {now.name}"
-        yield warning(f"group {now.name}", said, mend)
+        fix = f"start more consumers, or make them faster: tianzhou group show {now.name}"
+        yield warning(f"group {now.name}", said, fix)
         return
-    at, owner = now.offsets[worst][0], now.owners.get(worst, "nobody")
+    at, owner = now.offsets[worst][0], now.owners.get(worst, "no member")
     more = f"; and {len(still) - 1} more queues" if len(still) > 1 else ""
     said = (
         f"for {still[worst]:,.0f} s it has stayed at offset {at} in {_named([worst])} of "
         f"{worst.topic}, {grew}; the queue is assigned to {owner}{more}"
     )
-    mend = (
+    fix = (
         "check what that consumer is doing; to skip the message: tianzhou group reset "
         f"{now.name} {worst.topic} --broker {worst.broker_name} --queue {worst.queue_id} "
         f"--to-offset {at + 1}"
     )
-    yield problem(f"group {now.name}", said, mend)
+    yield problem(f"group {now.name}", said, fix)
 
 
 def _named(queues: list[MessageQueue]) -> str:

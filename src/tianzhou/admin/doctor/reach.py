@@ -1,7 +1,7 @@
-"""Who answers at an address, and what: name, connection, protocol, kind of server.
+"""Probe an address: name, connection, protocol, kind of server.
 
-A firewall that drops packets says nothing, and a connection through it takes as long as one waits.
-So nobody waits long, and all addresses are tried at once.
+A firewall that drops packets sends no reply, so a connection attempt through it ends only with its
+timeout. The timeout is therefore short, and all addresses are probed at once.
 """
 
 import enum
@@ -15,6 +15,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.options import split_address
 from tianzhou.net.blocking import BlockingPeer
+from tianzhou.net.connect import connect_blocking
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 WITHIN_S: Final = 3.0
@@ -27,13 +28,13 @@ class Reached(enum.Enum):
     NO_NAME = enum.auto()
     REFUSED = enum.auto()
     SILENT = enum.auto()
-    """No connection came about in time."""
+    """The connection timed out."""
     MUTE = enum.auto()
-    """A connection came about, and no answer."""
+    """Connected, but the request timed out."""
     FOREIGN = enum.auto()
-    """Somebody is there, and does not speak the protocol."""
+    """The peer does not speak the protocol."""
     OTHER_KIND = enum.auto()
-    """It speaks the protocol, and does not know the question."""
+    """The peer speaks the protocol but rejects the request code."""
 
 
 class Probe(NamedTuple):
@@ -42,7 +43,7 @@ class Probe(NamedTuple):
 
 
 def probe_all(addresses: Iterable[str], code: int) -> dict[str, Probe]:
-    """Ask at all of them at once, so that one that is silent costs no more than one."""
+    """Probe all addresses at once, so that several silent ones cost one timeout."""
     wanted = list(dict.fromkeys(addresses))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         probes = pool.map(probe, wanted, [code] * len(wanted))
@@ -58,7 +59,7 @@ def probe(address: str, code: int) -> Probe:
     except UnicodeError:  # such as a..b, which DNS cannot resolve
         return Probe(Reached.NO_NAME, "it is not a valid host name")
     try:
-        socket.create_connection((host, port), WITHIN_S).close()
+        connect_blocking(host, port, timeout_s=WITHIN_S).close()
     except ConnectionRefusedError:
         return Probe(Reached.REFUSED)
     except OSError as error:
@@ -84,25 +85,25 @@ def _nameserver(address: str, found: Probe) -> Finding:
     about, (host, port) = f"NameServer {address}", split_address(address)
     match found.reached:
         case Reached.SERVES:
-            return fine(about, "it answers")
+            return fine(about, "it responds")
         case Reached.NO_NAME:
-            said = f"the name {host!r} leads to no address: {found.detail}"
-            return problem(about, said, "-n with the right name, or its IP address")
+            said = f"the name {host!r} cannot be resolved: {found.detail}"
+            return problem(about, said, "pass -n with the correct name, or with the IP address")
         case Reached.REFUSED:
-            said = f"nothing listens on port {port}; it is not running, or has another port"
+            said = f"nothing listens on port {port}; it is not running, or uses another port"
             return problem(about, said, f"tianzhou nameserver --port {port}")
         case Reached.SILENT:
             said = (
-                f"no connection came about within {WITHIN_S:.0f} s, and nobody refused it: "
-                f"a firewall, or the wrong address ({found.detail})"
+                f"the connection timed out after {WITHIN_S:.0f} s: a firewall drops it, or the "
+                f"address is wrong ({found.detail})"
             )
-            mend = f"let {host} accept TCP connections to port {port} from here"
-            return problem(about, said, f"{mend}, or: tianzhou doctor -n HOST:{port}")
+            fix = f"allow TCP connections from here to port {port} of {host}"
+            return problem(about, said, f"{fix}, or: tianzhou doctor -n HOST:{port}")
         case Reached.MUTE:
-            said = f"it takes connections and does not answer within {WITHIN_S:.0f} s: it hangs"
-            return problem(about, said, f"start it again: tianzhou nameserver --port {port}")
+            said = f"it accepts connections but does not respond within {WITHIN_S:.0f} s: it hangs"
+            return problem(about, said, f"restart it: tianzhou nameserver --port {port}")
         case Reached.FOREIGN:
-            said = f"something else is there, it does not speak RocketMQ's protocol: {found.detail}"
+            said = f"the program there does not speak RocketMQ's protocol: {found.detail}"
             return problem(about, said, "tianzhou doctor -n HOST:9876")
         case Reached.OTHER_KIND:
             said = "this is a broker, not a NameServer; its port is usually 9876"
@@ -117,32 +118,32 @@ def probe_brokers(places: Iterable[BrokerPlace]) -> dict[str, Probe]:
 
 def broker_finding(place: BrokerPlace, address: str, nameserver: str, found: Probe) -> Finding:
     about = f"broker {place.name}"
-    told = f"the NameServer hands out {address}, "
-    mend = f"brokerIP1=ADDRESS in the settings of {place.name}, and start it again"
+    told = f"the NameServer returns {address}, "
+    fix = f"brokerIP1=ADDRESS in the settings of {place.name}, and restart it"
     match found.reached:
         case Reached.SERVES:
             if is_loopback(address) and not is_loopback(nameserver):
-                said = f"{told}which answers here, and is every other client's own machine"
-                return warning(about, said, mend)
-            return fine(about, f"{address} answers")
+                said = f"{told}which responds here, but is the local machine for every other client"
+                return warning(about, said, fix)
+            return fine(about, f"{address} responds")
         case Reached.NO_NAME:
-            return problem(about, f"{told}whose name is not known here: {found.detail}", mend)
+            return problem(about, f"{told}which cannot be resolved here: {found.detail}", fix)
         case Reached.MUTE:
-            said = f"{told}where connections are taken and nothing is answered: it hangs"
-            return problem(about, said, f"start {place.name} again, and look at its log")
+            said = f"{told}which accepts connections but does not respond: it hangs"
+            return problem(about, said, f"restart {place.name}, and check its log")
         case Reached.REFUSED | Reached.SILENT:
             why = "nothing listens there"
             if found.reached is Reached.SILENT:
-                why = f"nobody answers or refuses within {WITHIN_S:.0f} s, as behind a firewall"
+                why = f"the connection times out after {WITHIN_S:.0f} s, as behind a firewall"
             if is_loopback(address) and not is_loopback(nameserver):
-                return problem(about, f"{told}which is this machine, not the broker's", mend)
-            return problem(about, f"{told}which can't be reached from here: {why}", mend)
+                return problem(about, f"{told}which is this machine, not the broker's", fix)
+            return problem(about, f"{told}which cannot be reached from here: {why}", fix)
         case Reached.FOREIGN:
-            said = f"{told}where something else is: {found.detail}"
-            return problem(about, said, f"listenPort of {place.name}: 10911 unless it was changed")
+            said = f"{told}where another program listens: {found.detail}"
+            return problem(about, said, f"check listenPort of {place.name}; the default is 10911")
         case Reached.OTHER_KIND:
             said = f"{told}which is a NameServer, not a broker"
-            return problem(about, said, f"listenPort of {place.name}: 10911 unless it was changed")
+            return problem(about, said, f"check listenPort of {place.name}; the default is 10911")
 
 
 def is_loopback(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""A topic that can't be found, written or read: which of the reasons it is."""
+"""Diagnose a topic that cannot be found, written or read."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -35,11 +35,11 @@ def topic_findings(
 
 def _settings(topic: str, broker: str, config: TopicConfig) -> Iterable[Finding]:
     about = f"topic {topic}"
-    mend = f"tianzhou topic update {topic} --permission rw"
+    fix = f"tianzhou topic update {topic} --permission rw"
     if not config.perm & PERM_WRITE:
-        yield problem(about, f"nobody may write it on {broker}", mend)
+        yield problem(about, f"no client has permission to write it on {broker}", fix)
     if not config.perm & PERM_READ:
-        yield problem(about, f"nobody may read it on {broker}", mend)
+        yield problem(about, f"no client has permission to read it on {broker}", fix)
     read, write = config.read_queue_nums, config.write_queue_nums
     if read < write:
         said = f"on {broker} producers write {write} queues and consumers read only {read} of them"
@@ -57,8 +57,10 @@ def _no_route(
             for broker in held
             if broker in configs
         )
-        said = f"{', '.join(held)} has it, but this NameServer was not told: {places}"
-        yield problem(about, said, "wait for 30 s, or ask that one: tianzhou doctor -n HOST:PORT")
+        said = f"{', '.join(held)} has it, but has not registered it with this NameServer: {places}"
+        yield problem(
+            about, said, "wait 30 s, or use that NameServer: tianzhou doctor -n HOST:PORT"
+        )
         return
     alike = get_close_matches(topic, admin.topics.all(internal=True), n=3, cutoff=0.75)
     if alike:
@@ -67,9 +69,9 @@ def _no_route(
         return
     makes = any(config.get("autoCreateTopicEnable") != "false" for config in configs.values())
     said = (
-        "no broker has it; the first message to it would make it, until then consumers find nothing"
+        "no broker has it; the first message creates it; until then consumers find nothing"
         if makes
-        else "no broker has it, and none makes topics by itself (autoCreateTopicEnable=false)"
+        else "no broker has it, and none creates topics automatically (autoCreateTopicEnable=false)"
     )
     yield problem(about, said, f"tianzhou topic create {topic}")
 
@@ -79,5 +81,5 @@ def _has(address: str, topic: str) -> bool:
         with BlockingPeer(address) as peer:
             answer, _ = peer.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
     except TianzhouError:
-        return False  # that it does not answer was said already
+        return False  # another finding reports that it does not respond
     return answer.code == ResponseCode.SUCCESS

@@ -1,1 +1,1 @@
-"""Who may do what. Today: the proof that a request comes from the cluster."""
+"""Access control. Today: the check that a request is signed with the cluster's credentials."""

@@ -63,6 +63,20 @@ class LongPolls(Generic[W]):
             if waiter.peer.is_open:
                 self._resume(key, waiter, True)
 
+    def wake(self, key: QueueKey, waiter: W) -> None:
+        """Resume one waiter, unless it was resumed already."""
+        row = self._waiters.get(key, [])
+        kept = [other for other in row if other is not waiter]
+        if len(kept) == len(row):
+            return
+        self._forget([waiter])
+        if kept:
+            self._waiters[key] = kept
+        else:
+            del self._waiters[key]
+        if waiter.peer.is_open:
+            self._resume(key, waiter, True)
+
     def expire(self, now: float) -> None:
         """Resume every waiter whose deadline has passed, for the last time."""
         for key, waiter in self._take_expired(now):

@@ -17,6 +17,7 @@ _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.NOT_READY: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
@@ -41,9 +42,14 @@ class PendingPull:
     offset: int
     """The messages before this offset were read and do not match."""
     deadline: float
+    """When it gets a response at the latest; 0 if it does not wait for new messages."""
     topic_sys_flag: int = 0
     group_sys_flag: int = 0
     """Repeated in the response."""
+    is_reading: bool = False
+    """Whether it waits for a `PendingRead`, and not for new messages."""
+    may_suspend: bool = True
+    """Whether it may wait for new messages."""
 
     @property
     def group(self) -> str:
@@ -53,13 +59,20 @@ class PendingPull:
 def head_of(
     pull: PendingPull, status: ReadStatus, result: ReadResult, *, size: int, where_next: int
 ) -> bytes:
-    """Everything before a body of `size` bytes, in the form in which the pull was asked."""
+    """Everything before a body of `size` bytes, serialised like the request."""
     code = _code_of(pull, status)
     if pull.serialise_type is SerialiseType.JSON:
         text = _ANSWER % (
-            code, pull.group_sys_flag, result.max_offset, result.min_offset, result.next_offset,
-            where_next, pull.topic_sys_flag, pull.opaque, status.name.encode(),
-        )  # fmt: skip
+            code,
+            pull.group_sys_flag,
+            result.max_offset,
+            result.min_offset,
+            result.next_offset,
+            where_next,
+            pull.topic_sys_flag,
+            pull.opaque,
+            status.name.encode(),
+        )
         return frame_prefix(serialise_type=0, header_size=len(text), body_size=size) + text
     ext = {
         "suggestWhichBrokerId": str(where_next),
@@ -70,15 +83,19 @@ def head_of(
         "groupSysFlag": str(pull.group_sys_flag),
     }
     header = Header(
-        code=code, opaque=pull.opaque, flag=RESPONSE_FLAG, remark=status.name, ext=ext,
+        code=code,
+        opaque=pull.opaque,
+        flag=RESPONSE_FLAG,
+        remark=status.name,
+        ext=ext,
         serialise_type=pull.serialise_type,
-    )  # fmt: skip
+    )
     return encode_head(header, size)
 
 
 def _code_of(pull: PendingPull, status: ReadStatus) -> ResponseCode:
     if status is ReadStatus.OFFSET_OVERFLOW_ONE and pull.offset != pull.request.queue_offset:
-        # Everything up to here was looked at while the pull was held.
+        # Everything before this offset was read while the pull waited.
         return ResponseCode.PULL_RETRY_IMMEDIATELY
     code = _CODES.get(status)
     if code is not None:

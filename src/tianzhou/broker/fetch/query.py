@@ -1,4 +1,4 @@
-"""Finding single messages: by key, by place in the log, by place in a queue."""
+"""Queries for single messages: by key, by log offset, and by queue offset."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from tianzhou.base.kinds import queue_key
 from tianzhou.base.limits import PULL_BYTES_MAX
 from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.writing.stored import require_ready
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.consume_queue import MISSING_SIZE
 from tianzhou.store.key_index import QUERY_COUNT_MAX
@@ -21,10 +22,9 @@ from tianzhou.wire._generated_headers_pull import (
 from tianzhou.wire.admin_bodies import QueueUnit, QueueUnits
 
 UNIQUE_COUNT: Final = 32
-"""By a unique id one message is wanted; as many as this are given, as RocketMQ does, so that its
-copies in retry topics are seen too."""
+"""Messages returned for a unique id, as in RocketMQ: the message and its copies in retry topics."""
 UNITS_MAX: Final = 1_000
-"""Entries of a queue in one answer."""
+"""Entries of a queue in one response."""
 
 
 @dataclass(slots=True)
@@ -42,13 +42,14 @@ class Query:
     def by_key(self, request: Request) -> Reply:
         asked = QueryMessageRequest.from_ext(request.header.ext)
         count = UNIQUE_COUNT if asked.unique_key_query else asked.max_num
-        with self.store.find(
+        found = self.store.find(
             asked.topic,
             asked.key,
             begin_ms=asked.begin_timestamp_ms,
             end_ms=asked.end_timestamp_ms,
             count_max=min(max(count, 1), QUERY_COUNT_MAX),
-        ) as found:
+        )
+        with require_ready(found):
             body = _joined(found.spans)
         ext = self._index_state().to_ext()
         if not body:
@@ -60,7 +61,7 @@ class Query:
         return Reply(ext=ext, body=body)
 
     def _index_state(self) -> QueryMessageResponse:
-        """How far the index has come: what was sent later can't be found yet."""
+        """How far the index has come; messages sent later cannot be found yet."""
         index = self.store.index
         newest = index.files[-1] if index is not None and index.files else None
         return QueryMessageResponse(
@@ -70,7 +71,7 @@ class Query:
 
     def by_place(self, request: Request) -> Reply:
         offset = ViewMessageRequest.from_ext(request.header.ext).offset
-        with self.store.record_at(offset) as found:
+        with require_ready(self.store.record_at(offset)) as found:
             body = b"".join(found.spans)
         if not body:
             raise RequestRejected(
@@ -79,7 +80,7 @@ class Query:
         return Reply(body=body)
 
     def units(self, request: Request) -> Reply:
-        """Entries of a consume queue, to see what it says of the log."""
+        """Entries of a consume queue, to compare it with the log."""
         asked = QueryConsumeQueueRequest.from_ext(request.header.ext)
         queue = self.store.queues.get(queue_key(asked.topic, asked.queue_id))
         if queue is None:
@@ -99,7 +100,7 @@ class Query:
                     physic_offset=unit.physical_offset,
                     physic_size=unit.size,
                     tags_code=unit.tags_code,
-                    msg="gone from the log" if unit.size == MISSING_SIZE else None,
+                    msg="no longer in the log" if unit.size == MISSING_SIZE else None,
                 )
                 for unit in found
             ),
@@ -109,7 +110,7 @@ class Query:
 
 
 def _joined(spans: list[memoryview]) -> bytes:
-    """The newest messages that fit one frame; at least one does."""
+    """The newest messages that fit into one frame; at least one."""
     taken: list[memoryview] = []
     left = PULL_BYTES_MAX
     for span in spans:

@@ -67,13 +67,13 @@ class AcceptedOffsets:
         resets at RocketMQ's brokers, which keep no timestamps of them."""
         self._master = {}
 
-    def heard(self, master: ConsumerOffsetTable) -> list[str]:
+    def record_master(self, master: ConsumerOffsetTable) -> list[str]:
         """Record the master's offsets; return rows that the master has deleted since."""
-        told, before = master.offset_table, self._master
+        offsets, before = master.offset_table, self._master
         resets = OffsetResets(master.tz_resets or {})
         for key, row in list(self._rows.items()):
             for queue_id, offset in list(row.items()):
-                known = told.get(key, {}).get(queue_id, -1)
+                known = offsets.get(key, {}).get(queue_id, -1)
                 went_back = known < before.get(key, {}).get(queue_id, -1)
                 was_reset = resets.latest(key, queue_id) > self.resets.latest(key, queue_id)
                 if known >= offset or went_back or was_reset:
@@ -81,10 +81,10 @@ class AcceptedOffsets:
                     self._is_dirty = True
             if not row:
                 del self._rows[key]
-        self._master = _copy(told)
+        self._master = _copy(offsets)
         self._is_dirty |= resets.rows() != self.resets.rows()
         self.resets = resets
-        return [key for key in before if key not in told]
+        return [key for key in before if key not in offsets]
 
     def settle(self, committed: Mapping[str, Mapping[str, int]], resets: OffsetResets) -> list[str]:
         """In a Raft group: drop offsets that the group has committed or reset since; returns the

@@ -1,4 +1,4 @@
-"""Consumer groups as administrators see them: made, changed, listed, deleted, kept from topics."""
+"""Administration of consumer groups: create, update, list and delete them, and forbid topics."""
 
 import logging
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from tianzhou.wire.tables import (
 log: Final = logging.getLogger("tianzhou.broker")
 
 RETRIES_MAX: Final = 100_000
-"""More would mean for ever, and a message that nobody can handle must become a dead letter."""
+"""A limit, so that a message that no consumer can process becomes a dead letter eventually."""
 
 
 @dataclass(slots=True)
@@ -54,14 +54,14 @@ class AdminGroups:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of,
         }
 
-    # Changing
+    # Changes
 
     def update(self, request: Request) -> Reply:
         self._put([decode_group_config(request.body)], request)
@@ -72,7 +72,7 @@ class AdminGroups:
         return Reply()
 
     def _put(self, asked: list[SubscriptionGroupConfig], request: Request) -> None:
-        """All or none: each is looked at before the first is stored."""
+        """Store all groups or none: each is checked before the first is stored."""
         for group in asked:
             self._check(group)
         self.groups.put(*asked)
@@ -94,11 +94,14 @@ class AdminGroups:
         except UsageError as error:
             raise _invalid(str(error)) from error
         if names.is_system_group(name):
-            raise _invalid(f"group {name} is the broker's own; it can't be changed or deleted")
+            raise _invalid(
+                f"group {name} is internal to the broker; it cannot be changed or deleted"
+            )
         return name
 
     def delete(self, request: Request) -> Reply:
-        """Deleting a group that is not there is no mistake: a tool asks every broker."""
+        """Delete a group. A missing group is not an error: tools send the request to every
+        broker."""
         asked = DeleteGroupRequest.from_ext(request.header.ext)
         name = self._own_name(asked.group_name)
         self.groups.remove(name)
@@ -110,7 +113,8 @@ class AdminGroups:
         return Reply()
 
     def forbid(self, request: Request) -> Reply:
-        """Whether a group may read a topic; changed first if the request says so."""
+        """Allow or forbid a group to read a topic, if the request says so; returns whether it
+        may."""
         asked = GroupForbiddenRequest.from_ext(request.header.ext)
         group, topic = asked.group or "", asked.topic or ""
         if not group or not topic:
@@ -128,7 +132,7 @@ class AdminGroups:
             body=fastjson.encode(GroupForbidden(group=group, topic=topic, readable=readable))
         )
 
-    # Looking
+    # Queries
 
     def all(self, request: Request) -> Reply:
         """The whole table, or a page of it when the request has numbers."""
@@ -140,7 +144,7 @@ class AdminGroups:
         if asked.data_version and (
             decode_data_version(asked.data_version.encode()) != table.data_version
         ):
-            start = 0  # the table changed between two pages: begin again
+            start = 0  # the table changed between two pages: restart with the first
         rows = sorted(table.subscription_group_table.items())
         page = dict(islice(rows, start, start + max(asked.max_group_num, 0)))
         body = SubscriptionGroupTable(
@@ -151,7 +155,7 @@ class AdminGroups:
         gives = GetAllGroupConfigResponse(total_group_num=len(rows))
         return Reply(ext=gives.to_ext(), body=fastjson.encode(body))
 
-    def one(self, request: Request) -> Reply:
+    def group_config(self, request: Request) -> Reply:
         """The group, created now if groups are created automatically: RocketMQ's Proxy asks for
         groups before any consumer of them connects."""
         name = GroupRequest.from_ext(request.header.ext).group
@@ -163,13 +167,13 @@ class AdminGroups:
         return Reply(body=fastjson.encode(group))
 
     def topics_of(self, request: Request) -> Reply:
-        """Topics of which the group has consumed something."""
+        """Topics that the group has consumed."""
         group = GroupRequest.from_ext(request.header.ext).group
         found = tuple(sorted(self.offsets.topics_of(group)))
         return Reply(body=fastjson.encode(TopicList(topic_list=found)))
 
     def subscription_of(self, request: Request) -> Reply:
-        """What the group wants of a topic; nothing when no member is connected."""
+        """The subscription of the group to a topic; empty if no member is connected."""
         asked = GroupTopicRequest.from_ext(request.header.ext)
         members = self.sessions.consumers.get(asked.group)
         found = members.subscriptions.get(asked.topic) if members else None

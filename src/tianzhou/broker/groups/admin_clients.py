@@ -1,7 +1,7 @@
-"""Who is connected, and questions that only a consumer can answer.
+"""Connected clients, and requests that only a consumer can serve.
 
-The second kind is passed on: the handler returns nothing, asks the client, and answers when it does
-or when its time is up. Only members of the group that was named are ever asked.
+The second kind is forwarded to the client; the response is sent when the client responds or the
+timeout passes. Requests are forwarded to members of the named group only.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,12 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.sessions import Client, Sessions
+from tianzhou.broker.writing.stored import require_ready
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Handler, OnAnswer, Reply, Request, RequestRejected
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import MessageView
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import QueueReader
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import ProducerGroupRequest
@@ -43,14 +44,14 @@ from tianzhou.wire.heartbeat import (
 from tianzhou.wire.queues import MessageQueue
 
 ASK_S: Final = 10.0
-"""RocketMQ's patience with a client that is asked for its state; tools wait a little longer."""
+"""Timeout of a request to a client, as in RocketMQ; tools wait a little longer."""
 STATUS_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class AdminClients:
     config: BrokerConfig
-    store: MessageStore
+    store: QueueReader
     sessions: Sessions
     clock: Clock
 
@@ -64,7 +65,7 @@ class AdminClients:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
-    # Who is connected
+    # Connected clients
 
     def consumers(self, request: Request) -> Reply:
         group = ConsumerGroupRequest.from_ext(request.header.ext).consumer_group
@@ -73,12 +74,12 @@ class AdminClients:
             raise RequestRejected(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of group {group[:128]} is online"
             )
-        told = members.described or ConsumerData(group_name=group)
+        described = members.described or ConsumerData(group_name=group)
         body = ConsumerConnections(
             connection_set=_connections(members.clients.values()),
-            consume_from_where=told.consume_from_where,
-            consume_type=told.consume_type,
-            message_model=told.message_model,
+            consume_from_where=described.consume_from_where,
+            consume_type=described.consume_type,
+            message_model=described.message_model,
             subscription_table=members.subscriptions,
         )
         return Reply(body=fastjson.encode(body))
@@ -94,14 +95,14 @@ class AdminClients:
         return Reply(body=fastjson.encode(body))
 
     def all_producers(self, _request: Request) -> Reply:
-        # Heartbeats are remembered in monotonic time, and shown in everybody's.
+        # Heartbeats are recorded in monotonic time and shown in wall-clock time.
         booted_ms = self.clock.now_ms() - int(self.clock.monotonic_s() * 1000)
         table = {
             group: [
                 ProducerClient(
                     client_id=client.client_id,
                     language=client.language.name,
-                    last_update_timestamp=booted_ms + client.heard_ms,
+                    last_update_timestamp=booted_ms + client.heartbeat_ms,
                     remote_ip=client.peer.remote,
                     version=client.version,
                 )
@@ -111,24 +112,24 @@ class AdminClients:
         }
         return Reply(body=fastjson.encode(ProducerTable(data=table)))
 
-    # Passed on to clients
+    # Forwarded to clients
 
     def running(self, request: Request) -> None:
-        """What a consumer does at the moment."""
+        """The current state of a consumer."""
         asked = GetConsumerRunningInfoRequest.from_ext(request.header.ext)
         client = self._member(asked.consumer_group, asked.client_id)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        client.peer.ask(code, asked.to_ext(), b"", _pass_back(request, client), ASK_S)
+        client.peer.ask(code, asked.to_ext(), b"", _pass_back(request, client), timeout_s=ASK_S)
 
     def consume_directly(self, request: Request) -> None:
-        """Let one consumer handle one message, now."""
+        """Make one consumer process one message now."""
         asked = ConsumeMessageDirectlyRequest.from_ext(request.header.ext)
         client = self._member(asked.consumer_group, asked.client_id or "")
         body = self._record(asked.msg_id or "")
-        # Fields that we don't know are passed on as well: they are between tool and client.
+        # Unknown fields are forwarded as well: they concern the tool and the client.
         ext = request.header.ext | {"brokerName": self.config.name}
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        client.peer.ask(code, ext, body, _pass_back(request, client), ASK_S)
+        client.peer.ask(code, ext, body, _pass_back(request, client), timeout_s=ASK_S)
 
     def status(self, request: Request) -> None:
         """The offsets that the consumers of a group hold in memory, from each of them."""
@@ -147,9 +148,13 @@ class AdminClients:
         round_ = _StatusRound(request, waiting=len(clients))
         ext = {"topic": asked.topic, "group": asked.group}
         for client in clients:
-            on_answer = round_.answer_of(client.client_id)
+            on_response = round_.callback_for(client.client_id)
             client.peer.ask(
-                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext, b"", on_answer, STATUS_S
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+                ext,
+                b"",
+                on_response,
+                timeout_s=STATUS_S,
             )
 
     def _member(self, group: str, client_id: str) -> Client:
@@ -163,9 +168,9 @@ class AdminClients:
         )
 
     def _record(self, message_id: str) -> bytes:
-        """The stored message, if it is one of ours and carries this very id."""
+        """The stored message with this id, if it is in this log."""
         place = decode_offset_id(message_id)
-        with self.store.record_at(place.physical_offset) as found:
+        with require_ready(self.store.record_at(place.physical_offset)) as found:
             for span in found.spans:
                 if MessageView(span).offset_id == message_id.upper():
                     return bytes(span)
@@ -174,7 +179,8 @@ class AdminClients:
 
 @dataclass(slots=True)
 class _StatusRound:
-    """Several clients are asked; when the last has answered, or failed to, the tool is."""
+    """Collects the responses of several clients; the tool gets a response after the last of
+    them."""
 
     request: Request
     waiting: int
@@ -182,26 +188,26 @@ class _StatusRound:
         default_factory=dict[str, dict[MessageQueue, int]]
     )
 
-    def answer_of(self, client_id: str) -> OnAnswer:
-        def on_answer(header: Header | None, body: bytes) -> None:
+    def callback_for(self, client_id: str) -> OnAnswer:
+        def on_response(header: Header | None, body: bytes) -> None:
             self.waiting -= 1
             if header is not None and header.code == ResponseCode.SUCCESS:
-                self._take(client_id, body)
+                self._record(client_id, body)
             if self.waiting == 0:
                 _send(self.request, Reply(body=encode_group_status(self.found)))
 
-        return on_answer
+        return on_response
 
-    def _take(self, client_id: str, body: bytes) -> None:
-        # One client that answers nonsense must not hide the others.
+    def _record(self, client_id: str, body: bytes) -> None:
+        # A malformed response of one client must not hide the others.
         with suppress(TianzhouError):
             self.found[client_id] = decode_client_status(body)
 
 
 def _pass_back(request: Request, client: Client) -> OnAnswer:
-    """Hands the client's answer to the tool that asked."""
+    """Forward the client's response to the tool."""
 
-    def on_answer(header: Header | None, body: bytes) -> None:
+    def on_response(header: Header | None, body: bytes) -> None:
         if header is None:
             reply = Reply(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
@@ -211,7 +217,7 @@ def _pass_back(request: Request, client: Client) -> OnAnswer:
             reply = Reply(header.code, header.ext, body, header.remark)
         _send(request, reply)
 
-    return on_answer
+    return on_response
 
 
 def _send(request: Request, reply: Reply) -> None:

@@ -1,23 +1,24 @@
 """Builds the slice of consumer groups.
 
-Its tables come first: topics need them to remove what a deleted topic leaves behind, and the
-handlers here need topics.
+Its tables come first: deleting a topic removes rows from them, and the handlers here need topics.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tianzhou.broker.groups.admin import AdminGroups
 from tianzhou.broker.groups.admin_clients import AdminClients
-from tianzhou.broker.groups.admin_offsets import AdminOffsets
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.heartbeats import Clients
+from tianzhou.broker.groups.lags import LagMetrics, Lags
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.offsets import Offsets
+from tianzhou.broker.groups.offsets import AdminOffsets, Offsets
 from tianzhou.broker.groups.readers import Readers
 from tianzhou.broker.groups.reset import AdminReset
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.groups.subscriptions import Filters
+from tianzhou.broker.metrics import Metric, Series, gauge, gauges
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.record.ids import decode_host
@@ -52,10 +53,9 @@ def build_tables(base: Foundation) -> GroupTables:
         readers=Readers(),
         filters=Filters(sql_enabled=config.sql_filters),
     )
-    tables_of_groups.groups.deleted += [
-        tables_of_groups.readers.group_deleted,
-        tables_of_groups.sessions.abandoned.discard,
-    ]
+    tables_of_groups.groups.deleted.extend(
+        (tables_of_groups.readers.group_deleted, tables_of_groups.sessions.abandoned.discard)
+    )
     return tables_of_groups
 
 
@@ -64,14 +64,55 @@ def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
     groups, offsets, sessions = tables.groups, tables.offsets, tables.sessions
     host = decode_host(base.writer.store_host)
     address = f"{host.address}:{host.port}"
-    clients = Clients(config, topics, groups, sessions, tables.locks, tables.filters, clock)
+    clients = Clients(
+        config=config,
+        topics=topics,
+        groups=groups,
+        sessions=sessions,
+        locks=tables.locks,
+        filters=tables.filters,
+        clock=clock,
+    )
     serves = (
         clients,
-        Offsets(store, topics, groups, offsets),
+        Offsets(store=store, log=store, topics=topics, groups=groups, offsets=offsets),
         AdminGroups(groups, offsets, sessions, stats),
-        AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
-        AdminReset(config, store, topics, groups, offsets, sessions),
+        AdminOffsets(
+            config=config,
+            address=address,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            sessions=sessions,
+            stats=stats,
+            clock=clock,
+        ),
+        AdminReset(
+            config=config,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            sessions=sessions,
+        ),
         AdminClients(config, store, sessions, clock),
     )
     adopts = (groups.adopt, clients.adopt, tables.filters.adopt)
-    return GroupSlice(clients=clients, slice=Slice(serves=serves, adopts=adopts))
+    lags = Lags(store, topics, offsets, sessions)
+    metrics = (*_metrics(tables), *LagMetrics(lags, clock).declare())
+    contribution = Slice(serves=serves, metrics=metrics, adopts=adopts)
+    return GroupSlice(clients=clients, slice=contribution)
+
+
+def _metrics(tables: GroupTables) -> tuple[Metric, ...]:
+    sessions = tables.sessions
+
+    def clients() -> Iterator[Series]:
+        yield ("producer",), sum(map(len, sessions.producers.values()))
+        yield ("consumer",), sum(len(group.clients) for group in sessions.consumers.values())
+
+    return (
+        gauge("groups", "Consumer groups of this broker", lambda: len(tables.groups.all())),
+        gauges("clients", "Live members of groups, by role", ("role",), clients),
+    )

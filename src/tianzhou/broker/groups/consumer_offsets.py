@@ -1,4 +1,4 @@
-"""How far each group has come in each queue. In memory; saved every few seconds and at the end."""
+"""Committed offsets of all groups, in memory; saved every few seconds and when the broker stops."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +11,7 @@ from tianzhou.base.kinds import queue_key
 from tianzhou.broker import names
 from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets
 from tianzhou.broker.groups.offset_resets import OffsetResets
+from tianzhou.store.protocols import LogAppender
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
 
@@ -71,7 +72,8 @@ class ConsumerOffsets:
             self._is_dirty = True
 
     def follow(self, master: ConsumerOffsetTable) -> None:
-        """A slave takes over what its master knows, except where it knows of more."""
+        """Adopt the master's offsets on a slave, except where consumers committed later ones
+        here."""
         assert self.accepted is not None, "only a slave follows"
         for key, row in master.offset_table.items():
             mine = self._offsets.setdefault(key, {})
@@ -90,8 +92,8 @@ class ConsumerOffsets:
     def follow_committed(
         self, changed: Iterable[str], committed: Mapping[str, Mapping[str, int]]
     ) -> None:
-        """A follower of a Raft group takes over these committed rows, except where it knows of
-        more."""
+        """Adopt committed rows on a follower of a Raft group, except where consumers committed
+        later offsets here."""
         stale = self.accepted.settle(committed, self.resets) if self.accepted is not None else []
         for key in {*changed, *stale}:
             row = {int(number): offset for number, offset in committed.get(key, {}).items()}
@@ -151,7 +153,7 @@ class ConsumerOffsets:
         self._remove([key for key in self._offsets if key.endswith(suffix)])
 
     def remove_rows(self, keys: Iterable[str]) -> None:
-        """As another broker of the group has removed them."""
+        """Remove rows that another broker of the group has removed."""
         self._remove([key for key in keys if key in self._offsets])
 
     def clone(self, source: str, target: str, topic: str) -> None:
@@ -159,8 +161,8 @@ class ConsumerOffsets:
             self.reset(target, topic, queue_id, offset)
 
     def clamp(self, end_of: EndOf) -> None:
-        """Take back offsets beyond the end of their queue, as a start does: a slave may have heard
-        of them before it got the messages, and never will get these."""
+        """Lower offsets to the end of their queue, as a start does: a slave may have received them
+        before the messages, which it will never get."""
         if self.accepted is not None:
             self.accepted.clamp(end_of)
         for key, row in self._offsets.items():
@@ -195,7 +197,7 @@ class ConsumerOffsets:
             counter=self._version.counter + 1, timestamp=self._clock.now_ms()
         )
         save(self.table())
-        # Not before: what could not be saved now is saved the next time.
+        # Only after saving: rows that could not be saved are saved the next time.
         self._is_dirty = False
 
     def _note_reset(self, key: str, queue_id: int) -> None:
@@ -226,3 +228,17 @@ def _loaded(stored: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]
                 facts = {"row": key, "queue": queue_id, "offset": offset}
                 log.warning("offset.negative", extra=facts)
     return rows
+
+
+def end_if_beyond(store: LogAppender, topic: str, queue_id: int, offset: int) -> int | None:
+    """Return the end of the queue if the offset is beyond it; None if it may be committed.
+
+    A larger offset would make the group skip every message up to it, and the next start would
+    report a loss. Only a broker that writes its log knows the end: a slave may receive offsets of
+    messages that it does not have yet, so it accepts them (see `accepted_offsets`). The end is that
+    of assigned offsets, because a commit may arrive before its message is visible again here.
+    """
+    if not store.is_writing:
+        return None
+    end = store.assigned_end(queue_key(topic, queue_id))
+    return end if offset > end else None

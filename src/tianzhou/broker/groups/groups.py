@@ -1,4 +1,4 @@
-"""Subscription groups: what consumers of a group may do, and how often a message is retried."""
+"""Subscription groups: permissions of their consumers, and how often a message is retried."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -28,7 +28,7 @@ class Groups:
         *,
         is_replica: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_replica` tells whether currently only another broker may create groups."""
+        """`is_replica` returns whether only another broker currently may create groups."""
         self._table = table
         self._is_replica = is_replica
         self._config = config
@@ -38,14 +38,14 @@ class Groups:
         self._forbidden = dict(stored.forbidden_table)
         self.version: DataVersion = stored.data_version
         self.deleted: list[Callable[[str], None]] = []
-        """Called after a group was removed: what others know of it is worth nothing now."""
+        """Called after a group was removed, so that other parts drop their state of it."""
         for name in names.SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
         for name in self._groups:
             names.checked_group(name)  # the table may have been edited by hand
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         self._config = config
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
@@ -81,7 +81,7 @@ class Groups:
         return [self._groups[name] for name in wanted if name in self._groups]
 
     def put(self, *groups: SubscriptionGroupConfig, wait: bool = True) -> None:
-        """Make or change groups: all, or none of them. Without `wait` the flush thread saves
+        """Create or update groups, all or none. Without `wait` the flush thread saves
         them."""
         wanted = {checked(group.group_name): group for group in groups}
         fresh = len(wanted.keys() - self._groups.keys())
@@ -100,7 +100,7 @@ class Groups:
                 raise
 
     def follow(self, master: SubscriptionGroupTable) -> None:
-        """A slave takes over the master's table."""
+        """Adopt the master's table on a slave."""
         if master.data_version == self.version:
             return
         self._groups = dict(master.subscription_group_table)
@@ -112,8 +112,8 @@ class Groups:
         was_there = self._groups.pop(name, None) is not None
         if self._forbidden.pop(name, None) is not None or was_there:
             self._save()
-        for tell in self.deleted:
-            tell(name)
+        for notify in self.deleted:
+            notify(name)
         return was_there
 
     @property
@@ -121,9 +121,9 @@ class Groups:
         """Topics that a group may not read."""
         return self._forbidden
 
-    def forbid(self, rows: Mapping[str, dict[str, int]], gone: Iterable[str]) -> None:
-        """Take over the same from another broker."""
-        wanted = {name: row for name, row in self._forbidden.items() if name not in set(gone)}
+    def forbid(self, rows: Mapping[str, dict[str, int]], removed: Iterable[str]) -> None:
+        """Adopt forbidden topics from another broker; `removed` are groups without any."""
+        wanted = {name: row for name, row in self._forbidden.items() if name not in set(removed)}
         wanted |= rows
         if wanted != self._forbidden:
             self._forbidden = wanted
@@ -133,15 +133,15 @@ class Groups:
         return not self._forbidden.get(group, {}).get(topic, 0) & _FORBIDDEN_READ
 
     def allow_read(self, group: str, topic: str, *, allowed: bool) -> None:
-        """Let a group read a topic, or keep it from that."""
+        """Allow a group to read a topic, or forbid it."""
         if self.may_read(group, topic) == allowed:
             return
         row = dict(self._forbidden.get(group, {}))
         if len(row) >= self._config.topics_max and topic not in row:
             raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
-                f"group {group} is kept from {len(row)} topics already, as many as topics_max "
-                "allows; let it read some of them again",
+                f"group {group} is forbidden to read {len(row)} topics already, as many as "
+                "topics_max allows; allow some of them first",
             )
         row[topic] = row.get(topic, 0) ^ _FORBIDDEN_READ
         row = {name: bits for name, bits in row.items() if bits}

@@ -1,4 +1,4 @@
-"""Heartbeats and everything else by which clients make themselves known."""
+"""Heartbeats, queue locks, and other requests by which clients register."""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.broker.groups.subscriptions import SQL92, Filters
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import Handler, Peer, Reply, Request, RequestRejected
@@ -33,10 +33,10 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
 HEARTBEAT_GROUPS_MAX: Final = 1_024
-"""Groups of one client. What it says of them is kept as long as it lives."""
+"""Groups of one client. Their subscriptions are kept for as long as the client is connected."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Clients:
     config: BrokerConfig
     topics: Topics
@@ -66,68 +66,68 @@ class Clients:
                 ResponseCode.INVALID_PARAMETER,
                 f"a heartbeat of {len(request.body)} bytes; {HEARTBEAT_BYTES_MAX} are allowed",
             )
-        told = decode_heartbeat(request.body)
-        self._check_count(told)
-        self._make_groups(told)
-        now_ms, header, peer = self._uptime_ms(), request.header, request.peer
+        data = decode_heartbeat(request.body)
+        self._check_count(data)
+        self._create_groups(data)
+        header, peer = request.header, request.peer
         # Clients without an id must not be mistaken for one client that reconnects.
-        client_id = told.client_id or peer.remote
-        for producer in told.producer_data_set:
+        client_id = data.client_id or peer.remote
+        client = Client(client_id, peer, header.language, header.version, self._uptime_ms())
+        for producer in data.producer_data_set:
             if _is_name(names.checked_group, producer.group_name):
-                self.sessions.heard_producer(producer.group_name, client_id, header, peer, now_ms)
-        for consumer in told.consumer_data_set:
+                self.sessions.record_producer(producer.group_name, client)
+        for consumer in data.consumer_data_set:
             if _is_name(names.checked_group, consumer.group_name):
-                self._heard(consumer, client_id, request, now_ms)
+                self._record_consumer(consumer, client)
         return Reply(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
 
-    def _check_count(self, told: HeartbeatData) -> None:
-        """What it names is remembered as long as the client lives."""
-        count = len(told.producer_data_set) + len(told.consumer_data_set)
+    def _check_count(self, data: HeartbeatData) -> None:
+        """Raises RequestRejected if there are too many groups: each is kept in memory for as long
+        as the client is alive."""
+        count = len(data.producer_data_set) + len(data.consumer_data_set)
         if count > HEARTBEAT_GROUPS_MAX:
             raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"a heartbeat names {count} groups; {HEARTBEAT_GROUPS_MAX} are allowed",
             )
 
-    def _make_groups(self, told: HeartbeatData) -> None:
+    def _create_groups(self, data: HeartbeatData) -> None:
         """Create the groups that are new, and their retry topics, without waiting for the disk."""
         wanted = [
             consumer.group_name
-            for consumer in told.consumer_data_set
+            for consumer in data.consumer_data_set
             if self.groups.get(consumer.group_name) is None
             and _is_name(names.checked_group, consumer.group_name)
         ]
-        made = self.groups.obtain_all(wanted)
-        queues_of = {names.retry_topic(g.group_name): g.retry_queue_nums for g in made}
+        created = self.groups.obtain_all(wanted)
+        queues_of = {names.retry_topic(g.group_name): g.retry_queue_nums for g in created}
         self.topics.ensure_all(queues_of, wait=False)
 
-    def _heard(self, told: ConsumerData, client_id: str, request: Request, now_ms: int) -> None:
-        group = self.groups.obtain(told.group_name)
+    def _record_consumer(self, data: ConsumerData, client: Client) -> None:
+        group = self.groups.obtain(data.group_name)
         if group is None:
             return
-        # Consumers subscribe to it at once, so it must have a route.
-        retry_topic = names.retry_topic(told.group_name)
+        # Consumers subscribe to the retry topic at once, so it must have a route.
+        retry_topic = names.retry_topic(data.group_name)
         self.topics.ensure_all({retry_topic: group.retry_queue_nums}, wait=False)
-        changed = self.sessions.heard_consumer(
-            told, client_id, request.header, request.peer, now_ms
-        )
-        members = self.sessions.consumers[told.group_name]
+        changed = self.sessions.record_consumer(data, client)
+        members = self.sessions.consumers[data.group_name]
         if not members.is_consistent:
             log.warning(
                 "group.subscriptions_differ",
-                extra={"group": told.group_name, "client": client_id},
+                extra={"group": data.group_name, "client": client.client_id},
             )
         if changed and group.notify_consumer_ids_changed_enable:
-            self.tell_group(told.group_name)
+            self.notify_members(data.group_name)
 
-    def tell_group(self, group: str) -> None:
-        """The members changed: every client must work out anew which queues are its own."""
+    def notify_members(self, group: str) -> None:
+        """Notify all members that the group changed, so that they reassign their queues."""
         members = self.sessions.consumers.get(group)
         for peer in list(members.clients) if members else []:
             peer.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
-    def gone(self, peer: Peer) -> None:
-        """A connection closed, or its client stopped sending heartbeats."""
+    def remove_client(self, peer: Peer) -> None:
+        """Remove a client whose connection closed or that stopped sending heartbeats."""
         left = [
             (group, members.clients[peer].client_id)
             for group, members in self.sessions.consumers.items()
@@ -136,17 +136,17 @@ class Clients:
         self.sessions.remove(peer)
         for group, client_id in left:
             self.locks.release(group, client_id)
-            self.tell_group(group)
+            self.notify_members(group)
 
     def expire(self) -> None:
-        """Forget clients that have been silent for too long."""
+        """Remove clients that have sent no heartbeat for too long."""
         before_ms = self._uptime_ms() - self.config.client_expiry_ms
         for peer in self.sessions.expired(before_ms):
-            self.gone(peer)
+            self.remove_client(peer)
 
     def _uptime_ms(self) -> int:
-        """Who lives, and who holds a lock, must not depend on the wall clock: setting it forward
-        would lose every client at once."""
+        """Monotonic time: if sessions and locks used the wall clock, setting it forward would
+        expire every client at once."""
         return int(self.clock.monotonic_s() * 1000)
 
     def unregister(self, request: Request) -> Reply:
@@ -156,7 +156,7 @@ class Clients:
         group = asked.consumer_group
         if group and self.sessions.remove_consumer(group, request.peer):
             self.locks.release(group, asked.client_id)
-            self.tell_group(group)
+            self.notify_members(group)
         return Reply()
 
     def consumer_list(self, request: Request) -> Reply:
@@ -182,7 +182,7 @@ class Clients:
         return Reply()
 
     def check_client(self, request: Request) -> Reply:
-        """A consumer asks whether its SQL compiles before it starts."""
+        """Check whether a SQL92 subscription compiles, before its consumer starts."""
         asked = fastjson.parse(request.body)
         data = asked.get("subscriptionData") if isinstance(asked, dict) else None
         if isinstance(data, dict) and data.get("expressionType") == SQL92:
@@ -191,7 +191,8 @@ class Clients:
 
 
 def _is_name(check: Callable[[str], str], name: str) -> bool:
-    """Names that can't be used are left out; the rest of a heartbeat counts."""
+    """Whether a name is valid. Invalid names are ignored, so that the rest of a heartbeat
+    counts."""
     try:
         check(name)
     except UsageError:

@@ -7,7 +7,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.queues import MessageQueue
 
 LOCKS_MAX: Final = 200_000
-"""Locks at a time. Each is a few hundred bytes, and anybody can ask for any."""
+"""Locks at a time. Each takes a few hundred bytes, and any client can request any lock."""
 
 
 class _Lock(NamedTuple):
@@ -26,7 +26,8 @@ class Locks:
     def lock(
         self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
-        """Take or renew locks; those that were free, expired or the client's own already."""
+        """Acquire or renew locks; returns the queues that were free, expired or locked by the
+        client."""
         self._make_room(len(queues), now_ms)
         held = self._locks.setdefault(group, {})
         granted: list[MessageQueue] = []
@@ -38,8 +39,8 @@ class Locks:
         return granted
 
     def _make_room(self, count: int, now_ms: int) -> None:
-        """Leases that ran out are forgotten when there are many; RequestRejected if that does not
-        help."""
+        """Drop expired leases if there are many locks. Raises RequestRejected if that is not
+        enough."""
         self._count_at_most += count
         if self._count_at_most <= LOCKS_MAX:
             return
@@ -65,15 +66,15 @@ class Locks:
                 del held[queue]
 
     def release(self, group: str, client_id: str) -> None:
-        """The client left: others need not wait for its leases to run out."""
+        """Release the locks of a client that left, so that others need not wait for its leases."""
         held = self._locks.get(group, {})
         self.unlock(group, client_id, list(held))
 
     def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
-        """The client that reads this queue in order at the moment."""
+        """The client that currently holds the lock of this queue."""
         lock = self._locks.get(group, {}).get(queue)
         return lock.client_id if lock is not None and lock.until_ms >= now_ms else None
 
     def is_locked(self, group: str, now_ms: int) -> bool:
-        """Whether the group consumes in order at the moment."""
+        """Whether the group currently consumes in order."""
         return any(lock.until_ms >= now_ms for lock in self._locks.get(group, {}).values())

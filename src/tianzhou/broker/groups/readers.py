@@ -1,7 +1,8 @@
-"""Who reads which queue, as the broker sees it: by the last pull of each group.
+"""Which client reads which queue, inferred from the last pull of each group.
 
-Clients share out queues among themselves and tell nobody. But whoever owns a queue pulls it, and
-pulls again within the half minute that a pull may wait; who does not, has lost it or hangs.
+Clients assign queues among themselves without informing the broker. The owner of a queue pulls it,
+and repeats that within the half minute that a pull may wait; a client that does not has lost the
+queue or hangs.
 """
 
 from typing import Final, NamedTuple
@@ -10,8 +11,8 @@ from tianzhou.base.kinds import QueueKey
 from tianzhou.net.rpc import Peer
 
 READERS_MAX: Final = 200_000
-"""Queues of groups that are watched, about 200 bytes each. Beyond it nothing new is noted until
-some of those go whose connections are closed."""
+"""Pairs of group and queue that are recorded, about 200 bytes each. When the limit is reached, new
+ones are recorded only after those with closed connections are dropped."""
 
 
 class Pulled(NamedTuple):
@@ -39,12 +40,12 @@ class Readers:
         queues[queue] = Pulled(peer, now_s)
 
     def of(self, group: str) -> dict[QueueKey, Pulled]:
-        """By queue; those whose connection is gone are left out."""
+        """The last pulls by queue, without those whose connection is closed."""
         held = self._pulled.get(group, {})
         return {queue: pulled for queue, pulled in held.items() if pulled.peer.is_open}
 
     def last(self, group: str, queue: QueueKey) -> Pulled | None:
-        """The last pull, also of one whose connection is gone."""
+        """The last pull, even if its connection is closed."""
         return self._pulled.get(group, {}).get(queue)
 
     def group_deleted(self, group: str) -> None:

@@ -1,9 +1,9 @@
-"""Moving a group to another time or offset: on the broker, and in its consumers if any live.
+"""Resets of a group to another time or offset: on the broker, and in its connected consumers.
 
-RocketMQ 4 refuses while no consumer is online, because it leaves the new offsets to the consumers;
-RocketMQ 5 keeps them on the broker alone. We do both: the committed offsets change at once, so that
-a group can be moved while it is stopped, and every living consumer is told, so that one that holds
-messages in memory drops them and goes on from there.
+RocketMQ 4 rejects a reset while no consumer is online, because consumers apply it; RocketMQ 5
+changes the broker only. Tianzhou does both: the committed offsets change at once, so that a stopped
+group can be reset, and every connected consumer is notified, so that it drops the messages in its
+memory and resumes at the new offset.
 """
 
 import logging
@@ -17,7 +17,7 @@ from tianzhou.broker.groups.groups import Groups, check_commit
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import QueueReader
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import ResetOffsetRequest
 from tianzhou.wire._generated_headers_client import ResetClientOffsetRequest
@@ -31,15 +31,15 @@ from tianzhou.wire.queues import (
 log: Final = logging.getLogger("tianzhou.broker")
 
 
-def at_moment(store: MessageStore, key: QueueKey, timestamp_ms: int) -> int:
-    """Where a group goes on that is moved to this moment; before 1970 stands for the end."""
+def offset_at_time(store: QueueReader, key: QueueKey, timestamp_ms: int) -> int:
+    """The offset for a reset to a timestamp; a negative one means the end of the queue."""
     return store.max_offset(key) if timestamp_ms < 0 else store.offset_by_time(key, timestamp_ms)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class AdminReset:
     config: BrokerConfig
-    store: MessageStore
+    store: QueueReader
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
@@ -59,7 +59,7 @@ class AdminReset:
             MessageQueue(broker_name=self.config.name, queue_id=queue_id, topic=asked.topic): offset
             for queue_id, offset in targets.items()
         }
-        self._tell(asked, table)
+        self._notify_members(asked, table)
         log.info(
             "offsets.reset",
             extra={"group": asked.group, "topic": asked.topic, "peer": request.peer.remote},
@@ -94,19 +94,19 @@ class AdminReset:
             if not low <= asked.offset <= high:
                 raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR,
-                    f"offset {asked.offset} is out of queue {queue_id} of {asked.topic}, which has "
-                    f"{low} to {high}",
+                    f"offset {asked.offset} is outside queue {queue_id} of {asked.topic}, which "
+                    f"has offsets {low} to {high}",
                 )
             return asked.offset
-        target = at_moment(self.store, key, asked.timestamp_ms)
+        target = offset_at_time(self.store, key, asked.timestamp_ms)
         committed = self.offsets.get(asked.group, asked.topic, queue_id)
         if asked.is_force or committed is None:
             return target
-        # Without force nothing is skipped that the group has not consumed yet.
+        # Without force a reset never skips messages that the group has not consumed yet.
         return min(target, committed)
 
-    def _tell(self, asked: ResetOffsetRequest, table: dict[MessageQueue, int]) -> None:
-        """To members of the group only: others have no business with its offsets."""
+    def _notify_members(self, asked: ResetOffsetRequest, table: dict[MessageQueue, int]) -> None:
+        """Notify the members of the group, and no other client."""
         members = self.sessions.consumers.get(asked.group)
         if members is None:
             return

@@ -1,4 +1,4 @@
-"""What a pull lets through: everything, some tags, or what a SQL92 expression says."""
+"""Filters of pulls: everything, some tags, or a SQL92 expression."""
 
 from collections import OrderedDict
 from typing import Final, NamedTuple
@@ -14,13 +14,13 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 CACHED_MAX: Final = 1_000
 CACHED_CHARS_MAX: Final = 4 * 1024 * 1024
-"""Of all texts together; what is made of one takes a few times as much."""
+"""Of all texts together; a compiled filter takes a few times as much memory."""
 TEXT_CHARS_MAX: Final = 32 * 1024
-"""A thousand tags. A thousand pulls of one connection may be waiting, each with its text."""
+"""Room for a thousand tags. A thousand pulls of one connection may wait, each with its text."""
 
 
 class Filter(NamedTuple):
-    """At most one of the two is set; neither: everything passes."""
+    """At most one of the two is set; if neither is, everything matches."""
 
     codes: frozenset[int] | None = None
     expression: Expression | None = None
@@ -30,7 +30,7 @@ EVERYTHING: Final = Filter()
 
 
 class Filters:
-    """Filters by their text. The same few subscriptions are pulled with all day."""
+    """A cache of filters by their text. Pulls repeat the same few subscriptions."""
 
     def __init__(self, *, sql_enabled: bool) -> None:
         self._sql_enabled = sql_enabled
@@ -45,7 +45,7 @@ class Filters:
             self._chars = 0
 
     def get(self, kind: str | None, text: str | None) -> Filter:
-        """Raises RequestRejected when the text is no filter."""
+        """Return the filter for a subscription. Raises RequestRejected if the text is invalid."""
         key = (kind or TAG, text or "")
         found = self._cache.get(key)
         if found is None:
@@ -60,7 +60,7 @@ class Filters:
         if len(text) > TEXT_CHARS_MAX:
             raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"a subscription of {len(text)} characters; {TEXT_CHARS_MAX} are allowed",
+                f"a subscription has at most {TEXT_CHARS_MAX} characters, got {len(text)}",
             )
         try:
             if kind == TAG:

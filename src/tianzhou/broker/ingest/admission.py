@@ -31,7 +31,7 @@ INDEX_KEYS_MAX: Final = 64
 MANY_KEYS_BYTES: Final = 2 * INDEX_KEYS_MAX
 """Shorter properties have no room for too many keys."""
 RETRY_VERSION_MIN: Final = 121
-"""Clients before 3.4.9 do not say how often a message may be retried."""
+"""Clients before 3.4.9 do not send how often a message may be retried."""
 
 
 def check_keys(text: Bytes) -> None:
@@ -48,7 +48,7 @@ def check_keys(text: Bytes) -> None:
 
 def check_separators(text: Bytes) -> None:
     """Raises RequestRejected for properties with a separator inside a name or value: readers do not
-    agree on what such a message says."""
+    agree on the properties of such a message."""
     text = bytes(text)
     names_ended, values_ended = text.count(b"\x01"), text.count(b"\x02")
     if names_ended != values_ended + (text != b"" and text[-1] != 2):
@@ -79,10 +79,12 @@ class Admission:
         topics: Topics,
         groups: Groups,
         permission: Permission,
-        clock: Clock,
         *,
+        clock: Clock,
         body_bytes_max: int,
         delay_levels: int,
+        timers_are_full: Callable[[], bool],
+        halves_are_full: Callable[[], bool],
     ) -> None:
         self._config = config
         self._topics = topics
@@ -91,8 +93,8 @@ class Admission:
         self._clock = clock
         self.body_bytes_max = body_bytes_max
         self._delay_levels = delay_levels
-        self.timers_are_full: Callable[[], bool] = lambda: False
-        self.halves_are_full: Callable[[], bool] = lambda: False
+        self._timers_are_full = timers_are_full
+        self._halves_are_full = halves_are_full
 
     def adopt(self, config: BrokerConfig) -> None:
         """Apply settings that changed while the broker runs."""
@@ -102,7 +104,7 @@ class Admission:
         self.body_bytes_max = config.message_bytes_max
 
     def topic_for(self, header: SendHeader) -> TopicConfig:
-        """The topic of a send, made now if need be. Raises RequestRejected."""
+        """The topic of a send, created now if necessary. Raises RequestRejected."""
         self._permission.check_write()
         name = header.topic
         self.check_name(name)
@@ -110,8 +112,8 @@ class Admission:
         if topic is None:
             raise RequestRejected(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic {name} does not exist and can't be made automatically; create it first, "
-                f"for example: tianzhou topic create {name}",
+                f"topic {name} does not exist and cannot be created automatically; create it "
+                f"first, for example: tianzhou topic create {name}",
             )
         if not topic.perm & PERM_WRITE:
             raise RequestRejected(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
@@ -141,11 +143,12 @@ class Admission:
             raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if names.is_own(name):
             raise RequestRejected(
-                ResponseCode.NO_PERMISSION, f"topic {name} is the broker's own; nobody sends to it"
+                ResponseCode.NO_PERMISSION,
+                f"topic {name} is internal to the broker; clients cannot send to it",
             )
 
     def queue_for(self, topic: TopicConfig, queue_id: int) -> int:
-        """The queue that was asked for; one of the broker's choice for a negative number."""
+        """The requested queue; a random one for a negative number."""
         if queue_id >= 0:
             return queue_id
         return random.randrange(max(1, topic.write_queue_nums))
@@ -164,7 +167,8 @@ class Admission:
             )
 
     def admit(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
-        """The message as it must be stored: retried, dead, delayed, timed, half, or as it is."""
+        """The message as it must be stored: as a retry, dead letter, delayed, timed or half
+        message, or unchanged."""
         self.check_properties(message)
         begins = incoming.is_true(message.get(keys.TRANSACTION_PREPARED))
         is_half = begins and not message.reconsume_times
@@ -173,13 +177,14 @@ class Admission:
         if message.topic.startswith(names.RETRY_PREFIX):
             message = self._retried(message, header, version)
             if message.topic.startswith(names.DEAD_PREFIX):
-                return message  # nothing delays a dead letter any more
+                return message  # a dead letter is never delayed
         if is_half:
             if self._config.reject_transactions:
                 raise RequestRejected(
-                    ResponseCode.NO_PERMISSION, "transactional messages are refused here"
+                    ResponseCode.NO_PERMISSION,
+                    "this broker rejects transactional messages (reject_transactions)",
                 )
-            if self.halves_are_full():
+            if self._halves_are_full():
                 raise _busy("transactional messages are undecided")
             return incoming.half(message)
         return self.redirect(message)
@@ -195,7 +200,7 @@ class Admission:
         check_separators(message.properties)
 
     def redirect(self, message: Incoming) -> Incoming:
-        """Delay rules. They hold for ordinary messages and for those that a commit reveals."""
+        """Apply the delay rules, to ordinary messages and to those that a commit makes visible."""
         kind = message.sys_flag & flags.TRANSACTION_MASK
         if kind in (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK):
             return message
@@ -205,21 +210,22 @@ class Admission:
         if b"TIMER_DEL" not in message.properties:
             return message
         now_ms = self._clock.now_ms()
-        moment = incoming.timer_moment(message, now_ms)
-        if moment is None or moment <= now_ms:
+        deliver_ms = incoming.delivery_time(message, now_ms)
+        if deliver_ms is None or deliver_ms <= now_ms:
             return message
-        if moment - now_ms > self._config.timer_delay_max_s * 1000:
+        if deliver_ms - now_ms > self._config.timer_delay_max_s * 1000:
             raise RequestRejected(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"delivery in {(moment - now_ms) // 1000} s is too far ahead; at most "
+                f"delivery in {(deliver_ms - now_ms) // 1000} s is too far ahead; at most "
                 f"{self._config.timer_delay_max_s} s",
             )
-        if self.timers_are_full():
+        if self._timers_are_full():
             raise _busy("timed messages wait")
-        return incoming.timed(message, moment)
+        return incoming.timed(message, deliver_ms)
 
     def _retried(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
-        """A consumer sends a message back by itself: after too many times it is a dead letter."""
+        """A message that a consumer sends to its retry topic: after too many retries it becomes a
+        dead letter."""
         group_name = names.group_of_retry(message.topic)
         group = self._groups.get(group_name)
         if group is None:
@@ -259,8 +265,8 @@ def _outside_transaction(message: Incoming) -> Incoming:
 
 
 def _busy(what: str) -> RequestRejected:
-    """Each of them is remembered; memory must not be what ends first."""
+    """Rejects a message that would have to be kept in memory, when the limit is reached."""
     return RequestRejected(
         ResponseCode.SYSTEM_BUSY,
-        f"as many {what} as the broker has memory for; retry when some of them are through",
+        f"too many {what} for the memory of this broker; retry later",
     )

@@ -1,10 +1,10 @@
-"""A batch on its way in: its messages, each with what it shares with the others. Pure."""
+"""Splits a received batch into messages, each with the properties of the batch. Pure."""
 
 from collections.abc import Callable
 from typing import Final, cast
 
 from tianzhou.broker.ingest.admission import MANY_KEYS_BYTES, check_keys, check_separators
-from tianzhou.broker.writing.incoming import Incoming, delay_level, is_true, timer_moment
+from tianzhou.broker.writing.incoming import Incoming, delay_level, delivery_time, is_true
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record import properties
@@ -14,7 +14,7 @@ from tianzhou.record.layout import CRC_PROPERTY
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.names import RETRY_PREFIX
 
-# A named tuple without the call of its own constructor, which takes twice as long.
+# Creates a named tuple without calling its constructor, which takes twice as long.
 new_entry: Final = cast(
     "Callable[[type[Entry], tuple[object, ...]], Entry]",
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType] - the stub leaves its items open
@@ -27,7 +27,7 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
     Their properties are finished: they end with the place of the checksum if there is one.
     """
     if message.topic.startswith(RETRY_PREFIX):
-        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, "retry topics take no batches")
+        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, "a retry topic does not accept batches")
     data = bytes(message.body)
     try:
         inner = decode_batch(data)
@@ -39,10 +39,10 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
             _check_ordinary(own)
     ending = CRC_PLACEHOLDER if record_crc else b""
     queue, _, outer, _, *rest = message.to_entry()
-    # The batch has an id too; behind a message's own it would be the one that counts.
+    # The batch has an id too. Behind the id of a message it would take precedence.
     without_id = message.with_properties({keys.UNIQ_KEY: b""}).properties + ending
     outer += ending
-    # A checksum from elsewhere is rare enough to look for it in all of them at once.
+    # Checksums of other brokers are rare, so one search covers all messages.
     has_checksum = data.find(CRC_PROPERTY) >= 0
     new, kind, shared = new_entry, Entry, tuple(rest)
     entries: list[Entry] = []
@@ -64,7 +64,7 @@ def _check_ordinary(text: bytes) -> None:
     """Raises RequestRejected for properties of a delayed, timed or transactional message: consumers
     see all messages of a batch at once."""
     message = Incoming("", 0, b"", text)
-    if delay_level(message) > 0 or timer_moment(message, 0) is not None:
+    if delay_level(message) > 0 or delivery_time(message, 0) is not None:
         raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             "a message of the batch asks for a later delivery; send such messages one by one",

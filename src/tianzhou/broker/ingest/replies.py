@@ -1,8 +1,8 @@
-"""Request and reply: a consumer answers a message, and its producer waits for that answer.
+"""Request and reply: a consumer replies to a message, and its producer waits for the reply.
 
-The reply is handed to the requester's client, found by the id under which it sends heartbeats;
-then it is stored like any message, and its sender is told how both went. A reply that could not be
-handed over is stored all the same: it says what was answered.
+The reply is pushed to the client of the requester, found by the id of its heartbeats; then it is
+stored like any message, and the response reports both results. A reply that could not be pushed is
+stored as well.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from tianzhou.wire.header import Header
 PUSH_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Replies:
     config: BrokerConfig
     admission: Admission
@@ -55,10 +55,16 @@ class Replies:
         text = (fields.properties or "").encode("utf-8", "replace")
         self.admission.check_size(len(request.body), len(text))
         message = Incoming(
-            topic.topic_name, self.admission.queue_for(topic, fields.queue_id), request.body, text,
-            fields.flag, self.admission.flag_of(fields), fields.born_timestamp_ms,
-            request.peer.remote_host, max(fields.reconsume_times, 0),
-        )  # fmt: skip
+            topic.topic_name,
+            self.admission.queue_for(topic, fields.queue_id),
+            request.body,
+            text,
+            fields.flag,
+            self.admission.flag_of(fields),
+            fields.born_timestamp_ms,
+            request.peer.remote_host,
+            max(fields.reconsume_times, 0),
+        )
         message = self.admission.admit_reply(message)
         message = message.with_properties({keys.PUSH_REPLY_TIME: b"%d" % self.clock.now_ms()})
         client_id = (message.get(keys.REPLY_TO_CLIENT) or b"").decode("utf-8", "replace")
@@ -67,24 +73,24 @@ class Replies:
             why = (
                 f"push reply message fail, client {client_id} is not connected"
                 if client_id
-                else "the reply does not say whom it is for: property REPLY_TO_CLIENT is missing"
+                else "the reply has no receiver: its property REPLY_TO_CLIENT is missing"
             )
             self._store(request, message, why)
             return
 
-        def answered(header: Header | None, _body: bytes) -> None:
+        def on_response(header: Header | None, _body: bytes) -> None:
             failed = ""
             if header is None or header.code != ResponseCode.SUCCESS:
-                said = f"it answered {header.code}" if header else "it did not answer"
-                failed = f"push reply message to {client_id} fail: {said}"
+                problem = f"its response was {header.code}" if header else "it did not respond"
+                failed = f"push reply message to {client_id} fail: {problem}"
             self._store(request, message, failed)
 
         requester.ask(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             self._pushed(request, fields, message).to_ext(),
             request.body,
-            answered,
-            PUSH_TIMEOUT_S,
+            on_response,
+            timeout_s=PUSH_TIMEOUT_S,
         )
 
     def _find(self, client_id: str) -> Peer | None:
@@ -97,24 +103,30 @@ class Replies:
     def _pushed(self, request: Request, fields: SendHeader, message: Incoming) -> PushReplyRequest:
         host = ids.decode_host(self.writer.store_host)
         return PushReplyRequest(
-            producer_group=fields.producer_group, topic=fields.topic,
+            producer_group=fields.producer_group,
+            topic=fields.topic,
             default_topic=fields.default_topic,
             default_topic_queue_nums=fields.default_topic_queue_nums,
-            queue_id=message.queue_id, sys_flag=message.sys_flag,
-            born_timestamp_ms=fields.born_timestamp_ms, flag=fields.flag,
+            queue_id=message.queue_id,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=fields.born_timestamp_ms,
+            flag=fields.flag,
             properties=message.properties.decode("utf-8", "replace"),
-            reconsume_times=fields.reconsume_times, unit_mode=fields.unit_mode,
-            born_host=request.peer.remote, store_host=f"{host.address}:{host.port}",
+            reconsume_times=fields.reconsume_times,
+            unit_mode=fields.unit_mode,
+            born_host=request.peer.remote,
+            store_host=f"{host.address}:{host.port}",
             store_timestamp_ms=self.clock.now_ms(),
-        )  # fmt: skip
+        )
 
     def _store(self, request: Request, message: Incoming, failed: str) -> None:
-        """Keep the reply and answer its sender. Called outside a handler, so it answers itself."""
+        """Store the reply and respond to its sender. This may run after the handler has returned,
+        so the response is sent here."""
         code = ResponseCode.SYSTEM_ERROR if failed else ResponseCode.SUCCESS
         try:
             appended = self.writer.put([message.to_entry()])
         except RequestRejected as refused:
-            # The requester has its reply; that it could not be kept is not worth another one.
+            # The requester has its reply, so the reply counts as sent although it is not stored.
             reply = Reply(code, self._ext("0", message.queue_id, 0), remark=failed or None)
             if failed:
                 reply = Reply(code, remark=f"{failed}; {refused.remark}")

@@ -1,4 +1,4 @@
-"""A consumer could not handle a message: it comes again later, or becomes a dead letter."""
+"""Messages that a consumer could not process: they are retried later, or become dead letters."""
 
 import random
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.broker.writing.stored import Stored, records
+from tianzhou.broker.writing.stored import Stored, records, require_ready
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import QueueReader
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import ConsumerSendMsgBackRequest
 from tianzhou.wire.names import PERM_WRITE
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 FIRST_RETRY_LEVEL = 3
-"""The first retry comes after 10 seconds; each later one a level higher."""
+"""The first retry comes after 10 seconds; each later one is delayed one level more."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SendBack:
-    store: MessageStore
+    store: QueueReader
     topics: Topics
     groups: Groups
     permission: Permission
@@ -45,15 +45,15 @@ class SendBack:
         group = self._group(asked.group)
         self.permission.check_write()
         if group.retry_queue_nums <= 0:
-            return Reply()  # the group wants no retries: nothing to store, nothing wrong
+            return Reply()  # the group has no retries: there is nothing to store
         topic = self._writable(names.retry_topic(asked.group), group.retry_queue_nums)
         most = group.retry_max_times
         if request.header.version >= RETRY_VERSION_MIN and asked.max_reconsume_times is not None:
             most = asked.max_reconsume_times
-        with self.store.record_at(asked.offset) as found:
+        with require_ready(self.store.record_at(asked.offset)) as found:
             original = next(records(found), None)
             if original is None or names.is_own(original.view.topic):
-                # Our own topics hold messages that nobody may see yet.
+                # The broker's internal topics hold messages that no consumer may see yet.
                 raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR,
                     f"look message by offset failed, {asked.offset}: no message begins there",
@@ -76,7 +76,7 @@ class SendBack:
         if group is None:
             raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {name} does not exist and can't be made automatically; create it first",
+                f"group {name} does not exist and cannot be created automatically; create it first",
             )
         return group
 
@@ -89,13 +89,13 @@ class SendBack:
     def _retried(self, original: Stored, topic: TopicConfig, level: int) -> Incoming:
         level = level or FIRST_RETRY_LEVEL + original.view.reconsume_times
         queue_id = random.randrange(max(1, topic.write_queue_nums))
-        message = _again(original, {keys.DELAY: b"%d" % level})
+        message = _with_retry(original, {keys.DELAY: b"%d" % level})
         return self.admission.redirect(message._replace(topic=topic.topic_name, queue_id=queue_id))
 
     def _dead(self, original: Stored, group: str) -> Incoming:
-        """A dead letter says which message it was, and is delayed by nothing any more."""
+        """The dead letter of a message, with its origin and without a delay."""
         topic = self._writable(names.dead_topic(group), 1)
-        message = _again(original, {keys.DELAY: b""})
+        message = _with_retry(original, {keys.DELAY: b""})
         message = message.with_properties(
             {
                 keys.DLQ_ORIGIN_TOPIC: message.get(keys.RETRY_TOPIC) or b"",
@@ -105,8 +105,8 @@ class SendBack:
         return message._replace(topic=topic.topic_name, queue_id=0)
 
 
-def _again(original: Stored, added: dict[bytes, bytes]) -> Incoming:
-    """The message with one more try counted. What it was at first stays written in it."""
+def _with_retry(original: Stored, added: dict[bytes, bytes]) -> Incoming:
+    """The message with one more retry counted, and with the topic and id of its first attempt."""
     view = original.view
     first_topic = original.get(keys.RETRY_TOPIC) or view.topic.encode()
     first_id = original.get(keys.ORIGIN_MESSAGE_ID) or view.offset_id.encode()

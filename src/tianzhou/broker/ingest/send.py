@@ -1,10 +1,10 @@
-"""Sending: the hottest path. All sends of one read become one chunk, all chunks of one round of the
-loop one append, all answers to a connection one write.
+"""Sends: the hottest path. All sends of one read become one chunk, all chunks of one iteration of
+the loop one append, all responses to a connection one write.
 
-`Send.run` takes a row of send frames. A message without anything special goes the short way: typed
-header, cached target, one tuple. Everything else (new topics, retries, delays, transactions, binary
-headers) goes through `Admission`, one at a time, behind what was gathered before it, so that order
-is kept.
+`Send.handle_sends` handles consecutive send frames. A plain message takes the fast path: typed
+header, cached target, one tuple. All others (new topics, retries, delays, transactions, binary
+headers) go through `Admission`, one at a time, after the messages before them, so that the order is
+kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,8 @@ from tianzhou.broker.ingest.admission import (
     check_batch_flags,
 )
 from tianzhou.broker.ingest.batches import new_entry, split
-from tianzhou.broker.ingest.send_responses import Asked, SendAnswers, refusal
+from tianzhou.broker.ingest.send_responses import Asked, SendResponses, refusal
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.broker.writing.durable_reply import CODES, REMARKS
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Stored, Writer, disk_full
 from tianzhou.net.router import REMARK_CHARS_MAX
@@ -56,36 +55,44 @@ _KINDS: Final[dict[int, type[SendMessageRequest] | type[SendMessageV2Request]]] 
 _NOT_PLAIN: Final = ~flags.CLIENT_MASK
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _SHORT_PROPERTIES: Final = 1024
-"""Longer ones may hold too many keys and are looked at closely."""
+"""Longer ones may hold too many keys and take the slow path."""
 
 
 class Send:
     """Owner: the broker loop."""
 
     def __init__(
-        self, config: BrokerConfig, topics: Topics, admission: Admission, writer: Writer
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        admission: Admission,
+        writer: Writer,
+        *,
+        refused: Callable[[int, int], None],
     ) -> None:
         self._topics = topics
         self._admission = admission
         self._writer = writer
-        self._answers = SendAnswers(config, writer.store_host)
-        self.refused: Callable[[int, int], None] = lambda _code, _count: None
-        """Told of every error that senders are answered with."""
+        self._responses = SendResponses(config, writer.store_host)
+        self.refused = refused
+        """Called with the code and the number of rejected sends."""
         self._targets: dict[str, tuple[QueueKey, ...]] = {}
         """Queues of the topics that were sent to; emptied whenever a topic changes."""
         topics.changed.append(self.forget_targets)
         self._added = b"MSG_REGION\x01%s\x02TRACE_ON\x01%s\x02CLUSTER\x01%s\x02" % (
-            config.region.encode(), b"true" if config.trace else b"false", config.cluster.encode(),
-        )  # fmt: skip
-        # Sends of the short way end with the place of the checksum, so that it need not be added.
+            config.region.encode(),
+            b"true" if config.trace else b"false",
+            config.cluster.encode(),
+        )
+        # Messages of the fast path end with the placeholder of the checksum.
         ending = CRC_PLACEHOLDER if writer.record_crc else b""
         self._finish = (self._added + ending).decode()
 
     def forget_targets(self) -> None:
-        """A topic or a permission changed: look again."""
+        """Clear the cache: a topic or a permission changed."""
         self._targets.clear()
 
-    def run(
+    def handle_sends(
         self,
         connection: ServerConnection,
         batch: FrameBatch,
@@ -93,7 +100,7 @@ class Send:
         *,
         is_v2: bool,
     ) -> None:
-        """A row of single sends with JSON headers."""
+        """Handle consecutive single sends with JSON headers."""
         decode = _V2.decode if is_v2 else _V1.decode
         view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
         host, new, finish, kind = connection.remote_host, new_entry, self._finish, Entry
@@ -101,7 +108,7 @@ class Send:
         if len(host) > 8:
             indexes, slowly = (), indexes
             for index in slowly:
-                self.one(connection, batch, index)
+                self.handle_send(connection, batch, index)
         entries: list[Entry] = []
         asked: list[Asked] = []
         for index in indexes:
@@ -128,39 +135,47 @@ class Send:
                 if connection.has_enough:
                     connection.leave(batch, index)
                     return
-                self.one(connection, batch, index)
+                self.handle_send(connection, batch, index)
                 continue
             text += finish if text[-1] == "\x02" else "\x02" + finish
             entries.append(
                 new(
                     kind,
                     (
-                        queues[queue_id], view[start : ends[index]], text.encode(), fields.flag,
-                        sys_flag, fields.born_timestamp_ms, host, 0, 0,
+                        queues[queue_id],
+                        view[start : ends[index]],
+                        text.encode(),
+                        fields.flag,
+                        sys_flag,
+                        fields.born_timestamp_ms,
+                        host,
+                        0,
+                        0,
                     ),
                 )
-            )  # fmt: skip
+            )
             asked.append((header.opaque, queue_id, header.flag, unique))
         self._gather(connection, entries, asked)
 
     def _gather(
         self, connection: ServerConnection, entries: list[Entry], asked: list[Asked]
     ) -> None:
-        """Have a row stored with what others send in this round, and then answered."""
+        """Store messages together with those of other connections, then respond."""
         if not entries:
             return
 
-        def answer(stored: Stored) -> None:
-            places, offsets, outcome = stored
-            code, remark = CODES[outcome], REMARKS.get(outcome, "")
-            connection.send(self._answers.singles(asked, places, offsets, code, remark))
+        def respond(stored: Stored) -> None:
+            connection.send(self._responses.singles(asked, stored))
 
-        self._store_row(connection, entries, asked, answer)
+        self._store_row(connection, entries, asked, respond)
 
     def _store_row(
-        self, connection: ServerConnection, entries: list[Entry], asked: list[Asked],
-        answer: Callable[[Stored], None],
-    ) -> None:  # fmt: skip
+        self,
+        connection: ServerConnection,
+        entries: list[Entry],
+        asked: list[Asked],
+        respond: Callable[[Stored], None],
+    ) -> None:
         try:
             chunk = self._writer.build(entries, is_finished=True)
         except RequestRejected as refused:
@@ -174,7 +189,7 @@ class Send:
                 if isinstance(stored, RequestRejected):
                     self._refuse(connection, asked, stored)
                 else:
-                    answer(stored)
+                    respond(stored)
             except MemoryError:  # others wait for their responses behind this one
                 log_shed(connection)
                 connection.close()
@@ -192,10 +207,10 @@ class Send:
 
     # Batches
 
-    def run_batches(
+    def handle_batches(
         self, connection: ServerConnection, batch: FrameBatch, indexes: Sequence[int]
     ) -> None:
-        """A row of batches with JSON headers: one append for all of them."""
+        """Handle consecutive batches with JSON headers, with one append."""
         entries: list[Entry] = []
         asked: list[Asked] = []
         ends: list[int] = []
@@ -207,7 +222,7 @@ class Send:
                 if connection.has_enough:
                     connection.leave(batch, index)
                     return
-                self.one(connection, batch, index)
+                self.handle_send(connection, batch, index)
                 continue
             one, inner = made
             entries += inner
@@ -218,7 +233,7 @@ class Send:
     def _plain_batch(
         self, connection: ServerConnection, batch: FrameBatch, index: int
     ) -> tuple[Asked, list[Entry]] | None:
-        """The messages of a batch that needs no closer look; None for one that does."""
+        """The messages of a plain batch; None for one that needs the slow path."""
         try:
             header = _V2.decode(batch.header(index))
         except _UNREADABLE:
@@ -238,13 +253,19 @@ class Send:
         ):
             return None
         message = Incoming(
-            fields.topic, fields.queue_id, body, self._completed(text.encode(), fields),
-            fields.flag, fields.sys_flag, fields.born_timestamp_ms, connection.remote_host,
-        )  # fmt: skip
+            fields.topic,
+            fields.queue_id,
+            body,
+            self._completed(text.encode(), fields),
+            fields.flag,
+            fields.sys_flag,
+            fields.born_timestamp_ms,
+            connection.remote_host,
+        )
         try:
             inner = split(message, record_crc=self._writer.record_crc)
         except RequestRejected:
-            return None  # refused again, with an answer, on the slow way
+            return None  # the slow path rejects it with a response
         return (header.opaque, fields.queue_id, header.flag, b""), inner
 
     def _gather_batches(
@@ -254,24 +275,26 @@ class Send:
         asked: list[Asked],
         ends: list[int],
     ) -> None:
-        """As `_gather`, for batches; each has the messages up to its end."""
+        """Like `_gather`, for batches; `ends` are the ranks at which the batches end."""
         if not entries:
             return
 
-        def answer(stored: Stored) -> None:
-            code, remark, first = CODES[stored.outcome], REMARKS.get(stored.outcome, ""), 0
-            for one, end in zip(asked, ends, strict=True):
-                if not one[2] & ONEWAY_FLAG:
-                    places, offset = stored.places[first:end], stored.offsets[first]
-                    connection.send(self._answers.batch(one, places, offset, code, remark))
+        def respond(stored: Stored) -> None:
+            places, offsets, outcome = stored
+            first = 0
+            for request, end in zip(asked, ends, strict=True):
+                if not request[2] & ONEWAY_FLAG:
+                    part = Stored(places[first:end], offsets[first:end], outcome)
+                    connection.send(self._responses.batch(request, part))
                 first = end
 
-        self._store_row(connection, entries, asked, answer)
+        self._store_row(connection, entries, asked, respond)
 
     # One at a time
 
-    def one(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
-        """Any send, with every check. HeaderError: the header is unreadable."""
+    def handle_send(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
+        """Handle one send of any kind, with all checks. Raises HeaderError for an unreadable
+        header."""
         header = decode_header(batch.header(index), batch.serialise_types[index])
         try:
             fields = _KINDS[header.code].from_ext(header.ext)
@@ -291,10 +314,16 @@ class Send:
         admission.check_size(len(body), len(text))
         queue_id = admission.queue_for(topic, fields.queue_id)
         message = Incoming(
-            topic.topic_name, queue_id, body, self._completed(text, fields), fields.flag,
-            admission.flag_of(fields), fields.born_timestamp_ms, connection.remote_host,
+            topic.topic_name,
+            queue_id,
+            body,
+            self._completed(text, fields),
+            fields.flag,
+            admission.flag_of(fields),
+            fields.born_timestamp_ms,
+            connection.remote_host,
             max(fields.reconsume_times, 0),
-        )  # fmt: skip
+        )
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:
             check_batch_flags(fields.sys_flag)
@@ -303,8 +332,15 @@ class Send:
             entries = [admission.admit(message, fields, header.version).to_entry()]
         appended = self._writer.put(entries)
         if not header.is_oneway:
-            self._answer_later(connection, header, entries[0], appended, is_batch=is_batch,
-                               size=len(body), wait=b"WAIT\x01false" not in text)  # fmt: skip
+            self._respond_later(
+                connection,
+                header,
+                entries[0],
+                appended,
+                is_batch=is_batch,
+                size=len(body),
+                wait=b"WAIT\x01false" not in text,
+            )
         if fields.topic not in self._targets and topic.perm & PERM_WRITE:
             queues = max(topic.write_queue_nums, topic.read_queue_nums)
             if topic.topic_name == fields.topic and "%" not in fields.topic:
@@ -312,29 +348,33 @@ class Send:
                     queue_key(fields.topic, number) for number in range(queues)
                 )
 
-    def _answer_later(
-        self, connection: ServerConnection, header: Header, first: Entry, appended: Appended,
-        *, is_batch: bool, size: int, wait: bool,
-    ) -> None:  # fmt: skip
+    def _respond_later(
+        self,
+        connection: ServerConnection,
+        header: Header,
+        first: Entry,
+        appended: Appended,
+        *,
+        is_batch: bool,
+        size: int,
+        wait: bool,
+    ) -> None:
         connection.wait(1, size)
 
-        def answer(outcome: Outcome) -> None:
+        def respond(outcome: Outcome) -> None:
             try:
-                places, offset = appended.physical_offsets(), appended.queue_offsets[0]
-                told = self._answers.full(
-                    header, first, places, offset, CODES[outcome], is_batch=is_batch,
-                    remark=REMARKS.get(outcome),
-                )  # fmt: skip
-                connection.send(told)
+                stored = Stored(appended.physical_offsets(), appended.queue_offsets, outcome)
+                response = self._responses.full(header, first, stored, is_batch=is_batch)
+                connection.send(response)
             except MemoryError:  # others wait for their responses behind this one
                 log_shed(connection)
                 connection.close()
             connection.waited(1, size)
 
-        self._writer.when_durable(appended.end, answer, wait=wait)
+        self._writer.when_durable(appended.end, respond, wait=wait)
 
     def _completed(self, text: bytes, fields: SendHeader) -> bytes:
-        """The properties with what every stored message has."""
+        """The properties, with those that the broker adds to every message."""
         message = Incoming(fields.topic, 0, b"", text)
         if message.get(keys.MSG_REGION) is None:
             closed = properties.with_trailing_separator(text)
@@ -349,7 +389,7 @@ def unique_id(text: str) -> bytes:
     digits. Anything else takes the slow path, which escapes it."""
     at = text.find("UNIQ_KEY\x01")
     if at < 0 or (at and text[at - 1] != "\x02"):
-        return b""  # there is none, or the name of another property ends like this one
+        return b""  # absent, or the name of another property ends with it
     end = text.find("\x02", at + 9)
     return (text[at + 9 : end] if end >= 0 else text[at + 9 :]).encode()
 

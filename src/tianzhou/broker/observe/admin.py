@@ -1,4 +1,4 @@
-"""The broker itself: settings, state, statistics, cleaning by hand, tables for others."""
+"""Administration of the broker: settings, state, statistics, manual cleaning, tables for slaves."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -61,10 +61,10 @@ STATISTICS: Final[Mapping[str, _Statistic]] = {
     "BROKER_PUT_NUMS": _Statistic(_all_puts),
     "BROKER_GET_NUMS": _Statistic(_all_gets),
 }
-"""By RocketMQ's names. Keys are a topic, `topic@group`, or the cluster, which is not looked at."""
+"""By RocketMQ's names. Keys are a topic, `topic@group`, or the cluster, which is ignored."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class AdminBroker:
     runtime_config: RuntimeConfig
     runtime: Runtime
@@ -72,7 +72,7 @@ class AdminBroker:
     store: MessageStore
     clock: Clock
     timers: Callable[[], TimerProgress]
-    """How far timers came."""
+    """The progress of timers."""
     proof: ClusterProof
     """Authorizes changes to the guarantees of the group."""
 
@@ -135,18 +135,20 @@ class AdminBroker:
             facts = {"kind": incident.kind, "said": incident.text, "peer": request.peer.remote}
             log.info("incident.acknowledged", extra=facts)
         return Reply(
-            body=fastjson.encode(Acknowledged(acknowledged=tuple(one.text for one in closed)))
+            body=fastjson.encode(
+                Acknowledged(acknowledged=tuple(incident.text for incident in closed))
+            )
         )
 
     # Cleaning
 
     def clean(self, _request: Request) -> Reply:
-        """Queues are cleaned together with the log, so this does what is due there."""
+        """Clean the log and its queues, if that is due."""
         self.store.clean()
         return Reply()
 
     def clean_by_hand(self, request: Request) -> Reply:
-        """Expired files go now, whatever the hour."""
+        """Delete expired files now, at any hour."""
         removed = self.store.clean(by_hand=True)
         log.info("log.cleaned", extra={"files": removed, "peer": request.peer.remote})
         return Reply()
@@ -154,11 +156,12 @@ class AdminBroker:
     # Tables for slaves and tools
 
     def delay_offsets(self, _request: Request) -> Reply:
-        """How far delays came, and for our own slaves how far timers did, and the log is."""
+        """The progress of delays; and for Tianzhou's slaves that of timers, and the end of the
+        log."""
         timers = msgspec.json.encode(self.timers()).decode()
         ext = {LOG_END: str(self.store.log.end), TIMERS: timers}
         return Reply(ext=ext, body=fastjson.encode(self.runtime.delay_table()))
 
     def request_modes(self, _request: Request) -> Reply:
-        """Every group pulls here."""
+        """An empty table: every group pulls."""
         return Reply(body=fastjson.encode({"messageRequestModeMap": {}}))

@@ -1,24 +1,26 @@
-"""Builds the slice of observation: everything that operators and monitoring see."""
+"""Builds the slice of observation: views, alarms, metrics and administration of the broker."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
+import tianzhou
 from tianzhou.base.clock import Clock
 from tianzhou.broker.access.cluster_proof import ClusterProof
 from tianzhou.broker.alarms import AlarmLog, Since
 from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.groups.lags import Lags
+from tianzhou.broker.metrics import Metric, Series, counters, gauges
 from tianzhou.broker.observe.admin import AdminBroker
+from tianzhou.broker.observe.findings import Kind
 from tianzhou.broker.observe.group_rows import GroupRows
-from tianzhou.broker.observe.messages import AdminMessages
-from tianzhou.broker.observe.metric_sources import MetricSources
-from tianzhou.broker.observe.port_alarms import PortAlarms
+from tianzhou.broker.observe.health import PortAlarms, StoreAlarms, store_metrics
+from tianzhou.broker.observe.messages import AdminMessages, AdminWaiting
 from tianzhou.broker.observe.runtime_info import Runtime
-from tianzhou.broker.observe.store_alarms import StoreAlarms
-from tianzhou.broker.observe.views import Told, Views, Waiting
-from tianzhou.broker.observe.waiting import AdminWaiting
-from tianzhou.broker.observe.watchdog import Seen, Watchdog
+from tianzhou.broker.observe.views import BrokerFacts, QueueDepths, Views
+from tianzhou.broker.observe.watchdog import Watchdog, WatchdogInputs
 from tianzhou.broker.rejections import Refusals
 from tianzhou.broker.runtime_config import Group, RuntimeConfig
 from tianzhou.broker.scheduled.build import ScheduledSlice
@@ -26,8 +28,11 @@ from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.build import TopicSlice
 from tianzhou.broker.transactions.build import TransactionSlice
+from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.raft_bodies import RaftView
 from tianzhou.wire.replication_bodies import ReplicationView
+
+_RESPONSE_CODES: Final = {code.value: code.name.lower() for code in ResponseCode}
 
 
 @dataclass(slots=True)
@@ -47,12 +52,12 @@ class StatsTicks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaViews:
-    """What is shown of the group that this broker belongs to."""
+    """Views of the group of replicas that this broker belongs to."""
 
     role: Callable[[], str]
     """The role in RocketMQ's words."""
     group: Callable[[], Group | None]
-    """Who manages master and slaves, if there are any."""
+    """The manager of master and slaves; None if there are none."""
     replication: Callable[[], ReplicationView]
     raft: Callable[[], RaftView | None]
     """None: it is not a member of a Raft group."""
@@ -60,7 +65,7 @@ class ReplicaViews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The slices that are shown."""
+    """The slices that views and metrics read."""
 
     topics: TopicSlice
     tables: GroupTables
@@ -74,7 +79,6 @@ class Observed:
 class ObserveSlice:
     runtime_config: RuntimeConfig
     watchdog: Watchdog
-    metric_sources: MetricSources
     alarm_log: AlarmLog
     slice: Slice
 
@@ -90,7 +94,9 @@ def build(
     config, store, clock, stats = base.config, base.store, base.clock, base.stats
     replica = seen.replica
     _add_alarms(base, seen.topics)
-    runtime_config = RuntimeConfig(config, store.config, store.root, replica.role, replica.group)
+    runtime_config = RuntimeConfig(
+        config, store.config, store.root, role=replica.role, group=replica.group
+    )
     runtime = Runtime(
         store=store,
         stats=stats,
@@ -106,19 +112,36 @@ def build(
         seen.transactions.checks,
     )
     serves = (
-        AdminBroker(runtime_config, runtime, stats, store, clock, timers.progress, proof),
+        AdminBroker(
+            runtime_config=runtime_config,
+            runtime=runtime,
+            stats=stats,
+            store=store,
+            clock=clock,
+            timers=timers.progress,
+            proof=proof,
+        ),
         AdminMessages(store, seen.topics.topics),
-        AdminWaiting(config, store, base.writer, timers, halves, checks),
-        _views(base, seen, watchdog, runtime_config, runtime),
+        AdminWaiting(
+            config=config,
+            store=store,
+            writer=base.writer,
+            timers=timers,
+            halves=halves,
+            checks=checks,
+        ),
+        _views(base, seen, watchdog=watchdog, runtime_config=runtime_config, runtime=runtime),
         Refusals(),
     )
     return ObserveSlice(
         runtime_config=runtime_config,
         watchdog=watchdog,
-        metric_sources=_metric_sources(base, seen, watchdog),
         alarm_log=AlarmLog(base.alarms),
         slice=Slice(
-            serves=serves, watches=(StatsTicks(stats, clock), watchdog), adopts=(watchdog.adopt,)
+            serves=serves,
+            watches=(StatsTicks(stats, clock), watchdog),
+            metrics=_metrics(base, watchdog),
+            adopts=(watchdog.adopt,),
         ),
     )
 
@@ -131,15 +154,15 @@ def _add_alarms(base: Foundation, topics: TopicSlice) -> None:
 
 def _watchdog(base: Foundation, seen: Observed, rebalance: Callable[[str], None]) -> Watchdog:
     tables = seen.tables
-    inputs = Seen(
-        base.store,
-        seen.topics.topics,
-        tables.offsets,
-        tables.sessions,
-        tables.readers,
-        seen.pull.waiters,
-        tables.locks,
-        base.config.name,
+    inputs = WatchdogInputs(
+        store=base.store,
+        topics=seen.topics.topics,
+        offsets=tables.offsets,
+        sessions=tables.sessions,
+        readers=tables.readers,
+        waiters=seen.pull.waiters,
+        locks=tables.locks,
+        broker_name=base.config.name,
     )
     return Watchdog(inputs, base.clock, base.config.consumer_stuck_after_ms, rebalance)
 
@@ -147,6 +170,7 @@ def _watchdog(base: Foundation, seen: Observed, rebalance: Callable[[str], None]
 def _views(
     base: Foundation,
     seen: Observed,
+    *,
     watchdog: Watchdog,
     runtime_config: RuntimeConfig,
     runtime: Runtime,
@@ -154,24 +178,24 @@ def _views(
     config, store, clock, stats = base.config, base.store, base.clock, base.stats
     topics, tables, replica = seen.topics.topics, seen.tables, seen.replica
     rows = GroupRows(
-        store,
-        topics,
-        tables.groups,
-        tables.offsets,
-        tables.sessions,
-        tables.readers,
-        stats,
-        clock,
-        lambda group: tables.locks.is_locked(group, int(clock.monotonic_s() * 1000)),
-        Lags(store, topics, tables.offsets, tables.sessions),
-        watchdog.events,
+        store=store,
+        topics=topics,
+        groups=tables.groups,
+        offsets=tables.offsets,
+        sessions=tables.sessions,
+        readers_seen=tables.readers,
+        stats=stats,
+        clock=clock,
+        is_ordered=lambda group: tables.locks.is_locked(group, int(clock.monotonic_s() * 1000)),
+        lags=Lags(store, topics, tables.offsets, tables.sessions),
+        events=watchdog.events,
     )
-    waiting = Waiting(
+    depths = QueueDepths(
         halves=seen.transactions.halves.pending.__len__,
         held_pulls=seen.pull.waiters.__len__,
         timers=seen.scheduled.timers.__len__,
     )
-    told = Told(
+    facts = BrokerFacts(
         facts=runtime.table,
         config=runtime_config.table,
         raft=replica.raft,
@@ -180,25 +204,60 @@ def _views(
     )
     permission = seen.topics.permission
     return Views(
-        config, store, topics, tables.sessions, permission, stats, rows, waiting, told, clock
+        config=config,
+        store=store,
+        topics=topics,
+        sessions=tables.sessions,
+        permission=permission,
+        stats=stats,
+        rows=rows,
+        depths=depths,
+        facts=facts,
+        clock=clock,
     )
 
 
-def _metric_sources(base: Foundation, seen: Observed, watchdog: Watchdog) -> MetricSources:
-    topics, tables = seen.topics.topics, seen.tables
-    return MetricSources(
-        config=base.config,
-        store=base.store,
-        clock=base.clock,
-        stats=base.stats,
-        writer=base.writer,
-        lags=Lags(base.store, topics, tables.offsets, tables.sessions),
-        topics=topics,
-        groups=tables.groups,
-        sessions=tables.sessions,
-        watchdog=watchdog,
-        replication=seen.replica.replication,
-        raft=seen.replica.raft,
-        alarms=base.alarms.current,
-        counts={},
+def _metrics(base: Foundation, watchdog: Watchdog) -> tuple[Metric, ...]:
+    config, stats = base.config, base.stats
+    about = (tianzhou.__version__, config.cluster, config.name)
+
+    def rejections() -> Iterator[Series]:
+        for code, count in sorted(stats.refusals.items()):
+            yield (_RESPONSE_CODES.get(code, str(code)),), count
+
+    def findings(counts: Callable[[], Counter[Kind]]) -> Callable[[], list[Series]]:
+        return lambda: [((kind.value,), counts()[kind]) for kind in Kind]
+
+    return (
+        gauges(
+            "broker_info",
+            "Always 1; its labels say which broker this is",
+            ("version", "cluster", "broker"),
+            lambda: [(about, 1)],
+        ),
+        counters(
+            "requests_refused",
+            "Requests that got an error response, by its code",
+            ("cause",),
+            rejections,
+        ),
+        gauges(
+            "watchdog_findings",
+            "Queues and groups without progress now, by kind",
+            ("kind",),
+            findings(watchdog.counts),
+        ),
+        counters(
+            "watchdog_found",
+            "Findings of the watchdog since the start, by kind",
+            ("kind",),
+            findings(lambda: watchdog.found_counts),
+        ),
+        gauges(
+            "alarms",
+            "1 while an alarm of this kind holds",
+            ("kind",),
+            lambda: [((kind,), 1) for kind in sorted({a.kind for a in base.alarms.current()})],
+        ),
+        *store_metrics(base.store),
     )

@@ -1,4 +1,4 @@
-"""What the watchdog finds, in words: what stands still, since when, and what to do about it."""
+"""Findings of the watchdog: which queue or group makes no progress, since when, and what to do."""
 
 import enum
 from typing import Final
@@ -6,89 +6,91 @@ from typing import Final
 import msgspec
 
 WHOLE_GROUP: Final = -1
-"""Instead of a queue, where a finding is about all of them."""
+"""Queue id of a finding about all queues of a group."""
 TEXT_CHARS_MAX: Final = 256
-"""Of what clients chose: ids and keys. A page or a log must not be filled by one of them."""
+"""Length of texts that clients choose, such as ids and keys, so that one of them cannot fill a page
+or the log."""
 
 
 class Kind(enum.Enum):
     UNOWNED = "unowned"
     """The group has members, and none of them reads the queue."""
     NOT_PULLED = "not_pulled"
-    """Its owner lives, and does not ask for more."""
+    """The owner of the queue is connected and does not pull."""
     BLOCKED = "blocked"
-    """The queue is read in order, and one message does not get done."""
+    """The queue is consumed in order, and one message is not completed."""
     FROZEN = "frozen"
-    """Its owner asks for more and confirms nothing, while messages come in."""
+    """The owner pulls and commits nothing, while messages arrive."""
     SUBSCRIPTIONS_DIFFER = "subscriptions_differ"
-    """Members want different things, so that each gets parts of what others want."""
+    """Members have different subscriptions, so that each gets messages meant for others."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that stands still, or did until `ended_ms`."""
+    """A queue or group without progress, until `ended_ms` if that is set."""
 
     kind: Kind
     group: str
     topic: str = ""
     queue_id: int = WHOLE_GROUP
     offset: int = 0
-    """What the group has confirmed: the rank of the first message that waits."""
+    """The committed offset: that of the first waiting message."""
     waiting: int = 0
-    """Messages, at the last look."""
+    """Waiting messages at the last check."""
     client_id: str = ""
-    """Who has the queue, where anybody does."""
+    """The owner of the queue; empty if there is none."""
     message_id: str = ""
     keys: str = ""
-    """Of the first message that waits."""
+    """Of the first waiting message."""
     since_ms: int
-    """When it last moved, as far as the broker saw."""
+    """When the group last made progress, as far as the broker knows."""
     seen_ms: int
-    """The last look at which it still stood."""
+    """The last check that found it without progress."""
     ended_ms: int = 0
 
     @property
-    def stood_s(self) -> int:
+    def stuck_s(self) -> int:
+        """How long there has been no progress."""
         return max(0, (self.ended_ms or self.seen_ms) - self.since_ms) // 1000
 
     @property
-    def said(self) -> str:
-        """One sentence."""
-        return _SAID[self.kind].format(one=self)
+    def text(self) -> str:
+        """The finding as one sentence."""
+        return _TEXTS[self.kind].format(it=self)
 
     @property
-    def mend(self) -> str:
-        """What to do, with the command for it."""
-        return _MEND[self.kind].format(one=self, behind=self.offset + 1)
+    def remedy(self) -> str:
+        """What to do about it, with the command."""
+        return _REMEDIES[self.kind].format(it=self, behind=self.offset + 1)
 
 
-_WHERE: Final = "queue {one.queue_id} of {one.topic}"
-_SAID: Final = {
-    Kind.UNOWNED: "group {one.group} has members, but for {one.stood_s} s nobody has read "
+_WHERE: Final = "queue {it.queue_id} of {it.topic}"
+_TEXTS: Final = {
+    Kind.UNOWNED: "group {it.group} has members, but for {it.stuck_s} s no member has read "
     + _WHERE
-    + ", where {one.waiting} messages wait",
-    Kind.NOT_PULLED: "{one.client_id} of group {one.group} has "
+    + ", where {it.waiting} messages wait",
+    Kind.NOT_PULLED: "{it.client_id} of group {it.group} has "
     + _WHERE
-    + " and for {one.stood_s} s has neither confirmed nor asked for a message; {one.waiting} wait",
-    Kind.BLOCKED: "group {one.group} reads "
+    + " and for {it.stuck_s} s has neither committed nor pulled; {it.waiting} messages wait",
+    Kind.BLOCKED: "group {it.group} reads "
     + _WHERE
-    + " in order, and for {one.stood_s} s has not got beyond message {one.message_id} at offset "
-    "{one.offset}; {one.waiting} wait",
-    Kind.FROZEN: "{one.client_id} of group {one.group} reads "
+    + " in order, and for {it.stuck_s} s has not got beyond message {it.message_id} at offset "
+    "{it.offset}; {it.waiting} messages wait",
+    Kind.FROZEN: "{it.client_id} of group {it.group} reads "
     + _WHERE
-    + ", but for {one.stood_s} s has confirmed nothing beyond offset {one.offset}, while its lag "
-    "grew to {one.waiting}",
-    Kind.SUBSCRIPTIONS_DIFFER: "for {one.stood_s} s members of group {one.group} have subscribed "
-    "to different things, so that messages get lost",
+    + ", but for {it.stuck_s} s has committed nothing beyond offset {it.offset}, while its lag "
+    "grew to {it.waiting}",
+    Kind.SUBSCRIPTIONS_DIFFER: "for {it.stuck_s} s members of group {it.group} have had different "
+    "subscriptions, so that messages get lost",
 }
-_SKIP: Final = "tianzhou group reset {one.group} {one.topic} --queue {one.queue_id} --to-offset "
-_MEND: Final = {
-    Kind.UNOWNED: "start its consumers again; see who has what: tianzhou group show {one.group}",
-    Kind.NOT_PULLED: "its listener may hang; look at it, or start it again: "
-    "tianzhou group show {one.group}",
-    Kind.BLOCKED: "look at the message: tianzhou message show {one.topic} {one.message_id}; "
-    "to leave it out: " + _SKIP + "{behind}",
-    Kind.FROZEN: "look at the message it stays at: "
-    "tianzhou message show {one.topic} {one.message_id}; to leave it out: " + _SKIP + "{behind}",
-    Kind.SUBSCRIPTIONS_DIFFER: "the same subscription for all members, or another group for some: "
-    "tianzhou group show {one.group}",
+_SKIP: Final = "tianzhou group reset {it.group} {it.topic} --queue {it.queue_id} --to-offset "
+_REMEDIES: Final = {
+    Kind.UNOWNED: "restart its consumers; to list its members: tianzhou group show {it.group}",
+    Kind.NOT_PULLED: "its listener may hang; check the client, or restart it: "
+    "tianzhou group show {it.group}",
+    Kind.BLOCKED: "inspect the message: tianzhou message show {it.topic} {it.message_id}; "
+    "to skip it: " + _SKIP + "{behind}",
+    Kind.FROZEN: "inspect the first waiting message: "
+    "tianzhou message show {it.topic} {it.message_id}; to skip it: " + _SKIP + "{behind}",
+    Kind.SUBSCRIPTIONS_DIFFER: "use the same subscription in all members, or another group for "
+    "some: tianzhou group show {it.group}",
 }

@@ -1,4 +1,4 @@
-"""Consumer groups as pages show them: how far behind, who reads, what does not move."""
+"""Consumer groups as the dashboard shows them: lag, owners of queues, findings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from tianzhou.broker.observe.findings import WHOLE_GROUP, Finding
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import QueueReader
 from tianzhou.wire._generated_headers_admin import ViewGroupRequest
 from tianzhou.wire.view_bodies import (
     Event,
@@ -33,12 +33,12 @@ from tianzhou.wire.view_bodies import (
 )
 
 AGES_MAX: Final = 2_000
-"""Queues whose oldest message is looked up for one answer, those with most messages first."""
+"""Queues whose oldest message is read for one response, those with the largest lags first."""
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What the queues of one group add up to."""
+    """Sums over the queues of one group."""
 
     lag: int = 0
     held: int = 0
@@ -58,16 +58,16 @@ def is_troubled(row: GroupRow) -> bool:
 
 
 def trouble(row: GroupRow) -> tuple[int, ...]:
-    """The larger, the worse."""
+    """A sort key; a larger one is worse."""
     is_unread = bool(row.lag) and not row.members
     return (row.stuck, not row.is_consistent, not row.enabled, is_unread, row.lag)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class GroupRows:
     """Owner: the broker loop."""
 
-    store: MessageStore
+    store: QueueReader
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
@@ -78,12 +78,12 @@ class GroupRows:
     is_ordered: Callable[[str], bool]
     lags: Lags
     events: Callable[[], list[Finding]]
-    """What the watchdog has found, also what is over."""
+    """Findings of the watchdog, including those that have ended."""
 
     def ongoing(self) -> list[Finding]:
         return [found for found in self.events() if not found.ended_ms]
 
-    # All of them
+    # All groups
 
     def all(self, now_ms: int) -> Steps[list[GroupRow]]:
         tallies: dict[str, _Tally] = {name: _Tally() for name in self.groups.all()}
@@ -92,8 +92,8 @@ class GroupRows:
         count = 0
         for group, topic, committed in list(self.offsets.rows()):
             tally = tallies.get(group)
-            # A group that was deleted may have left its offsets behind; and how far a replay of
-            # dead letters is, is no lag.
+            # A deleted group may have left its offsets behind; and the progress of a replay of
+            # dead letters is not lag.
             if tally is None or topic.startswith(names.DEAD_PREFIX):
                 continue
             if not self.lags.reads(group, topic):
@@ -185,7 +185,7 @@ class GroupRows:
         )
 
     def _dead(self, group: str) -> tuple[int, int, int]:
-        """Dead letters: all, those not replayed, and when the last one came."""
+        """Dead letters: all, those not replayed, and when the last one was stored."""
         name = names.dead_topic(group)
         topic = self.topics.get(name)
         count = left = last_ms = 0
@@ -200,7 +200,7 @@ class GroupRows:
     # By topic
 
     def readers(self) -> dict[str, set[str]]:
-        """Groups by topic, that have been there or subscribe now."""
+        """Groups by topic: those that have committed offsets or subscribe now."""
         found: dict[str, set[str]] = {}
         for group, topic, _ in self.offsets.rows():
             found.setdefault(topic, set()).add(group)
@@ -227,16 +227,17 @@ class GroupRows:
                 oldest_ms=now_ms - max(ages) if ages else 0,
             )
 
-    # One of them
+    # One group
 
-    def one(
+    def group_view(
         self,
         asked: ViewGroupRequest,
         rows: list[GroupRow],
         now_ms: int,
         moves: tuple[PlannedMove, ...] = (),
     ) -> Steps[GroupView | None]:
-        """Include the findings of the last `all`, which a group created since is not part of."""
+        """One group, with its row of the last `all`; a group created since then gets an empty
+        row."""
         name = asked.group
         config = self.groups.get(name)
         if config is None:
@@ -272,15 +273,15 @@ class GroupRows:
     def _members(self, members: ConsumerGroup, now_ms: int) -> Iterator[Member]:
         uptime_ms = round(self.clock.monotonic_s() * 1000)
         for peer, client in sorted(members.clients.items(), key=lambda row: row[1].client_id):
-            told = sorted(members.told_by.get(peer, ()))
+            subscribed = sorted(members.subscribed_by.get(peer, ()))
             yield Member(
                 address=peer.remote,
                 client_id=client.client_id,
-                heard_ms=now_ms - (uptime_ms - client.heard_ms),
+                heard_ms=now_ms - (uptime_ms - client.heartbeat_ms),
                 language=client.language.name,
                 wants=tuple(
                     Wanted(topic=topic, kind=kind, expression=expression)
-                    for topic, kind, expression in told
+                    for topic, kind, expression in subscribed
                     if not _is_derived(topic)
                 ),
             )
@@ -302,10 +303,14 @@ class GroupRows:
                 key = queue_key(topic, queue_id)
                 rows.append(
                     self._queue(
-                        group, key, members, self.readers_seen.last(group, key),
-                        oldest_ms=stored.get(key, 0), now_ms=now_ms,
+                        group,
+                        key,
+                        members,
+                        self.readers_seen.last(group, key),
+                        oldest_ms=stored.get(key, 0),
+                        now_ms=now_ms,
                     )
-                )  # fmt: skip
+                )
             if len(rows) // LOOKUPS_PER_STEP > before // LOOKUPS_PER_STEP:
                 yield
         return rows
@@ -351,7 +356,7 @@ class GroupRows:
 def _waiting(
     group: str, topic: str, committed: dict[int, int], bounds: list[tuple[int, int]]
 ) -> list[Lag]:
-    """Queues in which something waits. What has expired waits no longer."""
+    """Queues with waiting messages. Expired messages do not wait."""
     found: list[Lag] = []
     for queue_id, (first, end) in enumerate(bounds):
         offset = committed.get(queue_id, 0)
@@ -366,9 +371,9 @@ def event_of(found: Finding) -> Event:
         ended_ms=found.ended_ms,
         group=found.group,
         kind=found.kind.value,
-        mend=found.mend,
+        remedy=found.remedy,
         queue_id=found.queue_id,
-        said=found.said,
+        said=found.text,
         since_ms=found.since_ms,
         topic=found.topic,
     )

@@ -2,7 +2,7 @@
 
 The names are RocketMQ's, also where it has two spellings for a thing. There are no thread pools
 here, so their queues are empty; what waits instead is shown under them: held pulls for the pull
-queue, answers that wait for the disk for the send queue.
+queue, responses that wait for the disk for the send queue.
 """
 
 from collections.abc import Callable
@@ -73,10 +73,11 @@ class Runtime:
 
     def _totals(self) -> dict[str, str]:
         stats = self.stats
-        puts, times = stats.puts, stats.put_times
+        puts, times = stats.puts, stats.put_latency.ranges
         (put_yesterday, got_yesterday), (put_today, got_today) = (
-            stats.yesterday_morning, stats.today_morning,
-        )  # fmt: skip
+            stats.mornings.yesterday,
+            stats.mornings.today,
+        )
         return {
             "putMessageTimesTotal": str(puts.count),
             "putMessageSizeTotal": str(puts.size),
@@ -85,7 +86,7 @@ class Runtime:
             "putMessageDistributeTime": _ranges(times),
             "putLatency99": str(times.percentile(0.99)),
             "putLatency999": str(times.percentile(0.999)),
-            "getMessageEntireTimeMax": str(stats.get_times.longest_ms),
+            "getMessageEntireTimeMax": str(stats.get_latency.ranges.longest_ms),
             "msgPutTotalYesterdayMorning": str(put_yesterday),
             "msgPutTotalTodayMorning": str(put_today),
             "msgPutTotalTodayNow": str(puts.count),
@@ -116,7 +117,7 @@ class Runtime:
         try:
             usage, usages = self.store.usage, self.store.usages()
         except OSError:
-            # The directory was moved away, or its disk fails. RocketMQ says -1 then.
+            # The directory was moved away, or its disk fails. RocketMQ reports -1 then.
             return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
         queues = usages.get(self.store.paths.consume_queue, usage)
         return {

@@ -1,13 +1,12 @@
-"""Pages of a dashboard, each in one answer: the broker, its topics, its groups, and one of them.
+"""Views for the dashboard: the broker, its topics, its groups, and one topic or group.
 
-Nothing is kept up to date for whoever may look; what an answer needs is worked out when it is
-asked for, from tables that are there anyway.
+A view is computed on request from the tables of the other slices; nothing is maintained for it.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import tianzhou
 from tianzhou.base.clock import Clock
@@ -18,10 +17,9 @@ from tianzhou.broker import names
 from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.lags import ROWS_PER_STEP
-from tianzhou.broker.groups.reset import at_moment
+from tianzhou.broker.groups.reset import offset_at_time
 from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.broker.observe.group_rows import GroupRows, event_of, is_troubled, trouble
-from tianzhou.broker.observe.poll_cache import PollCache
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.store_times import last_store_time
@@ -64,14 +62,48 @@ shown."""
 EVENTS_MAX: Final = 50
 STEP_S: Final = 2
 TAIL: Final = ReadLimit(count=8)
-"""Messages at the end of a queue that tell who writes to it."""
+"""Messages at the end of a queue that are read to list its producers."""
 TAILS_MAX: Final = 64
-"""Queues of one topic whose ends are looked at."""
+"""Queues of one topic whose ends are read."""
+T = TypeVar("T")
+
+SHARE: Final = 20
+"""A result is kept for this many times as long as it took to compute: pages take at most a
+twentieth of the loop's time, however often they are requested."""
+
+
+class PollCache(Generic[T]):
+    """Caches a result, so that polling dashboards do not slow down clients. Owner: the broker
+    loop."""
+
+    def __init__(self, make: Callable[[], Steps[T]], monotonic_s: Callable[[], float]) -> None:
+        self._make = make
+        self._monotonic_s = monotonic_s
+        self._kept: tuple[T, float] | None = None
+
+    def get(self) -> Steps[T]:
+        """The current result, or the previous one if it is recent enough."""
+        begun_s, taken_s = self._monotonic_s(), 0.0
+        if self._kept is not None and begun_s < self._kept[1]:
+            return self._kept[0]
+        steps = self._make()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found = end.value
+                break
+            taken_s += self._monotonic_s() - begun_s
+            yield
+            begun_s = self._monotonic_s()
+        end_s = self._monotonic_s()
+        self._kept = found, end_s + (taken_s + end_s - begun_s) * SHARE
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Numbers of other parts."""
+class QueueDepths:
+    """How much waits in other slices."""
 
     halves: Callable[[], int]
     held_pulls: Callable[[], int]
@@ -79,8 +111,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What other parts say of this broker."""
+class BrokerFacts:
+    """Facts about this broker from other parts."""
 
     facts: Callable[[int], dict[str, str]]
     config: Callable[[], dict[str, str]]
@@ -89,7 +121,7 @@ class Told:
     alarms: Callable[[], list[Alarm]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Views:
     config: BrokerConfig
     store: MessageStore
@@ -98,8 +130,8 @@ class Views:
     permission: Permission
     stats: Stats
     rows: GroupRows
-    waiting: Waiting
-    told: Told
+    depths: QueueDepths
+    facts: BrokerFacts
     clock: Clock
     _topics: PollCache[list[TopicRow]] = field(init=False)
     _groups: PollCache[list[GroupRow]] = field(init=False)
@@ -135,16 +167,16 @@ class Views:
         busy.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
         troubled = sorted(filter(is_troubled, groups), key=trouble, reverse=True)
         puts, gets = stats.history(STEP_S)
-        look = BrokerView(
-            alarms=tuple(map(_alarm_row, self.told.alarms())),
+        view = BrokerView(
+            alarms=tuple(map(_alarm_row, self.facts.alarms())),
             busiest=tuple(busy[:TOP]),
             cluster=self.config.cluster,
-            config=self.told.config() if is_whole else {},
+            config=self.facts.config() if is_whole else {},
             damaged=len(store.damaged),
             disk=self._disk(now_ms),
             dispatch_behind=marks.appended - marks.dispatched,
             events=tuple(map(event_of, self.rows.events()[:EVENTS_MAX])),
-            facts=self.told.facts(now_ms) if is_whole else {},
+            facts=self.facts.facts(now_ms) if is_whole else {},
             flush_behind=marks.appended - marks.flushed,
             get_per_second=stats.transferred_rates()[0],
             history=History(puts=_rounded(puts), gets=_rounded(gets), step_s=STEP_S),
@@ -152,20 +184,20 @@ class Views:
             name=self.config.name,
             now_ms=now_ms,
             permission=self.permission.bits,
-            put_longest_ms=round(stats.put_seconds.longest_s * 1000, 3),
-            put_p99_ms=round(_percentile_s(stats.put_seconds, 0.99) * 1000, 3),
+            put_longest_ms=round(stats.put_latency.histogram.longest_s * 1000, 3),
+            put_p99_ms=round(_percentile_s(stats.put_latency.histogram, 0.99) * 1000, 3),
             put_per_second=stats.put_rates()[0],
-            put_today=stats.puts.count - stats.today_morning[0],
-            raft=self.told.raft(),
+            put_today=stats.puts.count - stats.mornings.today[0],
+            raft=self.facts.raft(),
             refusal=store.refusal,
-            replication=self.told.replication(),
+            replication=self.facts.replication(),
             started_ms=stats.started_ms,
             totals=self._totals(groups, topics),
             troubled=tuple(troubled[:TROUBLED_MAX]),
             troubled_count=len(troubled),
             version=tianzhou.__version__,
         )
-        return Reply(body=fastjson.encode(look))
+        return Reply(body=fastjson.encode(view))
 
     def _totals(self, groups: list[GroupRow], topics: list[TopicRow]) -> Totals:
         producers = {p for clients in self.sessions.producers.values() for p in clients}
@@ -174,11 +206,11 @@ class Views:
             consumers=len(consumers),
             dead=sum(row.dead for row in groups),
             groups=sum(not row.is_system for row in groups),
-            halves=self.waiting.halves(),
-            held_pulls=self.waiting.held_pulls(),
+            halves=self.depths.halves(),
+            held_pulls=self.depths.held_pulls(),
             lag=sum(row.lag for row in groups if not row.is_system),
             producers=len(producers),
-            timers=self.waiting.timers(),
+            timers=self.depths.timers(),
             topics=sum(not row.is_system for row in topics),
         )
 
@@ -203,8 +235,8 @@ class Views:
 
     def all_topics(self, _request: Request) -> Steps[Reply]:
         topics = yield from self._topics.get()
-        look = TopicsView(now_ms=self.clock.now_ms(), topics=tuple(topics))
-        return Reply(body=fastjson.encode(look))
+        view = TopicsView(now_ms=self.clock.now_ms(), topics=tuple(topics))
+        return Reply(body=fastjson.encode(view))
 
     def _topic_rows(self) -> Steps[list[TopicRow]]:
         now_ms, readers = self.clock.now_ms(), self.rows.readers()
@@ -256,7 +288,7 @@ class Views:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
             )
         flow = self.stats.topic_puts.get(name)
-        look = TopicView(
+        view = TopicView(
             config=topic,
             hours=tuple(flow.steps(DAY)) if flow else (),
             is_system=self._is_system(name),
@@ -270,7 +302,7 @@ class Views:
             ),
             readers=tuple(self.rows.of_topic(name, now_ms)),
         )
-        return Reply(body=fastjson.encode(look))
+        return Reply(body=fastjson.encode(view))
 
     def _queue(self, topic: str, queue_id: int) -> QueueView:
         key = queue_key(topic, queue_id)
@@ -282,7 +314,8 @@ class Views:
         )
 
     def _producers(self, topic: TopicConfig) -> tuple[ProducerSeen, ...]:
-        """Whose messages stand at the ends of the queues. A broker is not told who writes where."""
+        """Producers of the last messages in each queue. Heartbeats do not say which topics a
+        producer sends to."""
         seen: dict[str, int] = {}
         for queue_id in range(min(topic.write_queue_nums, TAILS_MAX)):
             key = queue_key(topic.topic_name, queue_id)
@@ -312,22 +345,22 @@ class Views:
 
     def all_groups(self, _request: Request) -> Steps[Reply]:
         groups = yield from self._groups.get()
-        look = GroupsView(groups=tuple(groups), now_ms=self.clock.now_ms())
-        return Reply(body=fastjson.encode(look))
+        view = GroupsView(groups=tuple(groups), now_ms=self.clock.now_ms())
+        return Reply(body=fastjson.encode(view))
 
     def group(self, request: Request) -> Steps[Reply]:
         asked = ViewGroupRequest.from_ext(request.header.ext)
         name, moves = asked.group, tuple(self._moves(asked))
         groups = yield from self._groups.get()
-        look = yield from self.rows.one(asked, groups, self.clock.now_ms(), moves)
-        if look is None:
+        view = yield from self.rows.group_view(asked, groups, self.clock.now_ms(), moves)
+        if view is None:
             raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"
             )
-        return Reply(body=fastjson.encode(look))
+        return Reply(body=fastjson.encode(view))
 
     def _moves(self, asked: ViewGroupRequest) -> Iterator[PlannedMove]:
-        """None for a topic that is not here: it may be on another broker."""
+        """Empty if the topic does not exist here: it may be on another broker."""
         name = asked.topic or ""
         topic = self.topics.get(name)
         for queue_id in range(topic.read_queue_nums if topic else 0):
@@ -335,7 +368,7 @@ class Views:
             yield PlannedMove(
                 committed=-1 if committed is None else committed,
                 queue_id=queue_id,
-                target=at_moment(self.store, queue_key(name, queue_id), asked.timestamp_ms),
+                target=offset_at_time(self.store, queue_key(name, queue_id), asked.timestamp_ms),
             )
 
 
@@ -348,7 +381,7 @@ def _rounded(rates: list[float]) -> tuple[float, ...]:
 
 
 def _percentile_s(times: Histogram, part: float) -> float:
-    """The upper end of the range in which this part of all durations ends."""
+    """The upper bound of the range that contains this percentile."""
     wanted = times.count * part
     ends = (end for end, count in times.up_to() if count >= wanted)
     return min(next(ends, 0.0), times.longest_s)

@@ -1,12 +1,11 @@
-"""Watches whether consumers get on: queues that nobody reads, owners that hang, offsets that stay.
+"""The watchdog: finds queues without a reader, owners that hang, and offsets that do not advance.
 
-Clients share out queues among themselves, and when that goes wrong nothing fails: messages wait,
-and a restart cures it. The broker sees who pulls and who confirms. A queue is looked at closely
-once messages wait in it and its group has confirmed nothing for a while; then one of four things is
-the matter, and the watchdog says which.
+Clients assign queues among themselves, and when that goes wrong, no error occurs: messages wait,
+and a restart fixes it. The broker sees which clients pull and commit. If messages wait in a queue
+and its group has committed nothing for a while, the watchdog reports one of four causes.
 
-Rounds go over all queues of groups that have members, a slice in each tick, so that many queues
-cost no more of a tick than few.
+A round covers all queues of groups that have members, a slice in each tick, so that a tick takes no
+longer with many queues.
 """
 
 import logging
@@ -30,29 +29,29 @@ from tianzhou.broker.groups.sessions import ConsumerGroup, Sessions
 from tianzhou.broker.observe.findings import TEXT_CHARS_MAX, WHOLE_GROUP, Finding, Kind
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.record.message import MessageView
+from tianzhou.store.protocols import QueueReader
 from tianzhou.store.read import ReadLimit
-from tianzhou.store.store import MessageStore
 from tianzhou.wire.heartbeat import MessageModel
 from tianzhou.wire.queues import MessageQueue
 
 log: Final = logging.getLogger("tianzhou.broker")
 
 ROWS_PER_TICK: Final = 250
-"""Queues that are looked at in one tick; that is below a millisecond."""
-LOOKS: Final = 8
-"""Rounds in the time after which something counts as stuck."""
+"""Queues that are checked in one tick; that takes less than a millisecond."""
+ROUNDS: Final = 8
+"""Rounds within `consumer_stuck_after_ms`."""
 FINDINGS_MAX: Final = 1_000
-"""Findings at a time; what is beyond is only counted."""
+"""Findings at a time; more are only counted."""
 ENDED_KEPT: Final = 100
 LINES_MAX: Final = 20
-"""Lines of the log in one round. When everything stops, twenty examples say it."""
+"""Log lines in one round. If everything is stuck, twenty examples are enough."""
 
 _Place = tuple[str, QueueKey]
 _ONE: Final = ReadLimit(count=1)
 
 
 class _Still(NamedTuple):
-    """A group that has not confirmed anything since then."""
+    """A group that has committed nothing in a queue since `since_s`."""
 
     offset: int
     since_s: float
@@ -60,11 +59,11 @@ class _Still(NamedTuple):
     """Of the queue, at that time."""
 
 
-@dataclass(slots=True)
-class Seen:
-    """What the watchdog looks at. Everything belongs to others."""
+@dataclass(slots=True, kw_only=True)
+class WatchdogInputs:
+    """What the watchdog reads. Everything belongs to other parts of the broker."""
 
-    store: MessageStore
+    store: QueueReader
     topics: Topics
     offsets: ConsumerOffsets
     sessions: Sessions
@@ -75,26 +74,34 @@ class Seen:
 
 
 @dataclass(slots=True)
+class _Round:
+    """One pass over all queues."""
+
+    begun_s: float
+    lines: int = 0
+    """Lines written to the log, or suppressed."""
+    left_out: int = 0
+    rebalanced: set[str] = field(default_factory=set[str])
+    """Groups whose members were notified."""
+
+
+@dataclass(slots=True)
 class Watchdog:
     """A service of the broker. Owner: the broker loop."""
 
-    seen: Seen
+    inputs: WatchdogInputs
     clock: Clock
     stuck_after_ms: int
-    tell_group: Callable[[str], None] = lambda _group: None
-    """Makes the members of a group share out their queues anew."""
+    rebalance: Callable[[str], None] = lambda _group: None
+    """Makes the members of a group reassign their queues."""
     found_counts: Counter[Kind] = field(default_factory=Counter[Kind])
     """All findings since the start."""
-    left_out: int = 0
-    """Findings of the last round that there was no room for."""
     _still: dict[_Place, _Still] = field(default_factory=dict[_Place, _Still])
     _found: dict[_Place, Finding] = field(default_factory=dict[_Place, Finding])
     _ended: deque[Finding] = field(default_factory=lambda: deque[Finding](maxlen=ENDED_KEPT))
-    _round: Iterator[None] | None = None
-    _begun_s: float = 0.0
-    _lines: int = 0
-    _told: set[str] = field(default_factory=set[str])
-    """Groups that were made to share out their queues in this round."""
+    _steps: Iterator[None] | None = None
+    """The rest of the current round; None between two rounds."""
+    _round: _Round = field(default_factory=lambda: _Round(0.0))
 
     # The service
 
@@ -104,59 +111,63 @@ class Watchdog:
 
     def tick(self) -> bool:
         now_s = self.clock.monotonic_s()
-        if self._round is None:
-            if (now_s - self._begun_s) * 1000 < self.stuck_after_ms / LOOKS:
+        if self._steps is None:
+            if (now_s - self._round.begun_s) * 1000 < self.stuck_after_ms / ROUNDS:
                 return False
-            self._begun_s = now_s
-            self._round = self._look_at_all(now_s)
-        for count, _ in enumerate(self._round, 1):
+            self._round = _Round(now_s)
+            self._steps = self._check_all(now_s)
+        for count, _ in enumerate(self._steps, 1):
             if count >= ROWS_PER_TICK:
                 return True
-        self._round = None
+        self._steps = None
         return False
 
     def finish(self) -> None:
-        """A new start looks anew."""
+        """Nothing is kept: the next start begins with a new round."""
 
-    # For whoever shows it
+    @property
+    def left_out(self) -> int:
+        """Findings of the last round that exceed `FINDINGS_MAX`."""
+        return self._round.left_out
+
+    # Findings, for the dashboard and metrics
 
     def events(self) -> list[Finding]:
-        """What stands still now, the longest first; then what stood and moves again."""
-        now = sorted(self._found.values(), key=lambda one: one.since_ms)
+        """Current findings, the longest first; then those that have ended."""
+        now = sorted(self._found.values(), key=lambda found: found.since_ms)
         return [*now, *reversed(self._ended)]
 
     def counts(self) -> Counter[Kind]:
-        """How many things of each kind stand still now."""
-        return Counter(one.kind for one in self._found.values())
+        """The number of current findings of each kind."""
+        return Counter(found.kind for found in self._found.values())
 
     # One round
 
-    def _look_at_all(self, now_s: float) -> Iterator[None]:
-        """Look at one place after another; the caller decides how many at a time."""
-        self._lines = self.left_out = 0
-        self._told = set()
+    def _check_all(self, now_s: float) -> Iterator[None]:
+        """Check one queue after another; the caller decides how many at a time."""
         met: set[_Place] = set()
-        for group in list(self.seen.sessions.consumers):
-            members = self.seen.sessions.consumers.get(group)
+        for group in list(self.inputs.sessions.consumers):
+            members = self.inputs.sessions.consumers.get(group)
             if members is None or _is_broadcast(members) or names.is_system_group(group):
                 continue
             whole = (group, queue_key("", WHOLE_GROUP))
             if not members.is_consistent:
                 met.add(whole)
-                self._look_at_group(whole, now_s)
+                self._check_group(whole, now_s)
             for key in self._queues_of(members):
-                if self._look_at(group, key, members, now_s):
+                if self._check_queue(group, key, members, now_s):
                     met.add((group, key))
                 yield
         for place in self._still.keys() - met:
             del self._still[place]
         for place in self._found.keys() - met:
             self._end(place)
-        if self.left_out or self._lines > LINES_MAX:
-            log.warning("watchdog.more", extra={"count": self.left_out + self._lines - LINES_MAX})
+        left_out, lines = self._round.left_out, self._round.lines
+        if left_out or lines > LINES_MAX:
+            log.warning("watchdog.more", extra={"count": left_out + lines - LINES_MAX})
 
     def _queues_of(self, members: ConsumerGroup) -> list[QueueKey]:
-        topics = [self.seen.topics.get(name) for name in members.subscriptions]
+        topics = [self.inputs.topics.get(name) for name in members.subscriptions]
         return [
             queue_key(topic.topic_name, queue_id)
             for topic in topics
@@ -164,18 +175,19 @@ class Watchdog:
             for queue_id in range(topic.read_queue_nums)
         ]
 
-    def _look_at_group(self, place: _Place, now_s: float) -> None:
+    def _check_group(self, place: _Place, now_s: float) -> None:
         still = self._still.setdefault(place, _Still(0, now_s, 0))
         if (now_s - still.since_s) * 1000 >= self.stuck_after_ms:
-            self._note(place, Kind.SUBSCRIPTIONS_DIFFER, still, now_s)
+            self._record_finding(place, Kind.SUBSCRIPTIONS_DIFFER, still, now_s)
 
-    def _look_at(self, group: str, key: QueueKey, members: ConsumerGroup, now_s: float) -> bool:
-        """Whether the place must be remembered: messages wait there, or may some day."""
-        place, end = (group, key), self.seen.store.max_offset(key)
+    def _check_queue(self, group: str, key: QueueKey, members: ConsumerGroup, now_s: float) -> bool:
+        """Check one queue of a group; returns whether it must be checked again in the next
+        round."""
+        place, end = (group, key), self.inputs.store.max_offset(key)
         still = self._still.get(place)
         offset = self._offset_of(place)
         if offset is None:
-            # What was there before the group came does not wait for it; what comes next does.
+            # Messages stored before the group was created do not wait for it; later ones do.
             offset = still.offset if still is not None else end
             if offset >= end:
                 self._still[place] = _Still(offset, now_s, end)
@@ -189,17 +201,19 @@ class Watchdog:
         elif (now_s - still.since_s) * 1000 >= self.stuck_after_ms:
             kind, client_id = self._judge(place, members, still, now_s)
             if kind is not None:
-                self._note(place, kind, still, now_s, client_id=client_id, waiting=end - offset)
+                self._record_finding(
+                    place, kind, still, now_s, client_id=client_id, waiting=end - offset
+                )
             elif place in self._found:
                 self._end(place)
         return True
 
     def _offset_of(self, place: _Place) -> int | None:
-        """Where the group is. One that has confirmed nothing yet begins with the first message of
-        a queue that still has it; elsewhere nobody can tell, and this is None."""
+        """The offset of the group. A group without commits starts with the first message of a queue
+        that still has it; otherwise the offset is unknown, and this is None."""
         group, key = place
-        committed = self.seen.offsets.get(group, key.topic, key.queue_id)
-        first = self.seen.store.min_offset(key)
+        committed = self.inputs.offsets.get(group, key.topic, key.queue_id)
+        first = self.inputs.store.min_offset(key)
         if committed is not None:
             return max(committed, first)
         return 0 if first == 0 else None
@@ -207,33 +221,39 @@ class Watchdog:
     def _judge(
         self, place: _Place, members: ConsumerGroup, still: _Still, now_s: float
     ) -> tuple[Kind | None, str]:
-        """What is the matter with a queue that stands still, and whose it is."""
+        """The cause for a queue without progress, and the owner of the queue."""
         group, key = place
-        pulled = self.seen.readers.last(group, key)
+        pulled = self.inputs.readers.last(group, key)
         idle_ms = (now_s - (pulled.at_s if pulled is not None else still.since_s)) * 1000
         if pulled is None or not pulled.peer.is_open:
-            # Its owner may have left a moment ago, and another be about to take over.
+            # Its owner may have left just now, and another may be about to take over.
             return (Kind.UNOWNED if idle_ms >= self.stuck_after_ms / 2 else None), ""
         member = members.clients.get(pulled.peer)
         owner = member.client_id if member is not None else pulled.peer.remote
         queue = MessageQueue(
-            broker_name=self.seen.broker_name, queue_id=key.queue_id, topic=key.topic
+            broker_name=self.inputs.broker_name, queue_id=key.queue_id, topic=key.topic
         )
-        if self.seen.locks.holder(group, queue, int(now_s * 1000)) is not None:
+        if self.inputs.locks.holder(group, queue, int(now_s * 1000)) is not None:
             return Kind.BLOCKED, owner
-        is_waiting = self.seen.waiters.is_waiting(key, group)
+        is_waiting = self.inputs.waiters.is_waiting(key, group)
         if not is_waiting and idle_ms >= self.stuck_after_ms:
             return Kind.NOT_PULLED, owner
-        # It may be slow; that is nobody's business unless more comes in than it gets done.
-        grew = self.seen.store.max_offset(key) > still.end
+        # A slow consumer is reported only if messages arrive faster than it commits.
+        grew = self.inputs.store.max_offset(key) > still.end
         return (Kind.FROZEN if grew else None), owner
 
-    # What was found
+    # Findings
 
-    def _note(
-        self, place: _Place, kind: Kind, still: _Still, now_s: float, *,
-        client_id: str = "", waiting: int = 0,
-    ) -> None:  # fmt: skip
+    def _record_finding(
+        self,
+        place: _Place,
+        kind: Kind,
+        still: _Still,
+        now_s: float,
+        *,
+        client_id: str = "",
+        waiting: int = 0,
+    ) -> None:
         known, now_ms = self._found.get(place), self.clock.now_ms()
         if known is not None and known.kind is kind:
             self._found[place] = msgspec.structs.replace(known, waiting=waiting, seen_ms=now_ms)
@@ -241,25 +261,33 @@ class Watchdog:
         if known is not None:
             self._end(place)
         if len(self._found) >= FINDINGS_MAX:
-            self.left_out += 1
+            self._round.left_out += 1
             return
         group, key = place
         message_id, keys = self._message(key, still.offset)
         found = self._found[place] = Finding(
-            kind=kind, group=group, topic=key.topic, queue_id=key.queue_id, offset=still.offset,
-            waiting=waiting, client_id=client_id[:TEXT_CHARS_MAX], message_id=message_id, keys=keys,
-            since_ms=now_ms - round((now_s - still.since_s) * 1000), seen_ms=now_ms,
-        )  # fmt: skip
+            kind=kind,
+            group=group,
+            topic=key.topic,
+            queue_id=key.queue_id,
+            offset=still.offset,
+            waiting=waiting,
+            client_id=client_id[:TEXT_CHARS_MAX],
+            message_id=message_id,
+            keys=keys,
+            since_ms=now_ms - round((now_s - still.since_s) * 1000),
+            seen_ms=now_ms,
+        )
         self.found_counts[kind] += 1
-        self._say(logging.WARNING, f"group.{kind.value}", found)
-        if kind is Kind.UNOWNED and group not in self._told:
-            # Members that missed a change hear of it now; those that did not find nothing to do.
-            self._told.add(group)
-            self.tell_group(group)
+        self._log_finding(logging.WARNING, f"group.{kind.value}", found)
+        if kind is Kind.UNOWNED and group not in self._round.rebalanced:
+            # Members that missed a change reassign their queues now; the others change nothing.
+            self._round.rebalanced.add(group)
+            self.rebalance(group)
 
     def _message(self, key: QueueKey, offset: int) -> tuple[str, str]:
-        """Id and keys of the first message that waits, if it is still there."""
-        with self.seen.store.read(key, QueueOffset(offset), _ONE) as read:
+        """Id and keys of the first waiting message; empty if it cannot be read."""
+        with self.inputs.store.read(key, QueueOffset(offset), _ONE) as read:
             for span in read.spans:
                 message = MessageView(span)
                 return (
@@ -272,12 +300,12 @@ class Watchdog:
         found = self._found.pop(place)
         ended = msgspec.structs.replace(found, ended_ms=self.clock.now_ms())
         self._ended.append(ended)
-        self._say(logging.INFO, "group.goes_on", ended)
+        self._log_finding(logging.INFO, "group.goes_on", ended)
 
-    def _say(self, level: int, event: str, found: Finding) -> None:
-        self._lines += 1
-        if self._lines <= LINES_MAX:
-            log.log(level, event, extra={"said": found.said, "mend": found.mend})
+    def _log_finding(self, level: int, event: str, found: Finding) -> None:
+        self._round.lines += 1
+        if self._round.lines <= LINES_MAX:
+            log.log(level, event, extra={"said": found.text, "remedy": found.remedy})
 
 
 def _is_broadcast(members: ConsumerGroup) -> bool:

@@ -1,12 +1,13 @@
-"""Looking at a Raft group and changing it: who leads, who belongs to it."""
+"""Requests that inspect a Raft group, and change its leader or its members."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.replica.gate import unknown
+from tianzhou.broker.replica.mode import Mode
+from tianzhou.broker.replica.raft_view import view_of
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.raft.membership import Members
@@ -18,7 +19,6 @@ from tianzhou.replication.raft_settings import is_loopback, peers_of
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_cluster import ChangeRaftRequest
-from tianzhou.wire.raft_bodies import RaftPeer, RaftView
 
 TRANSFER: Final = "transfer"
 LEARNER: Final = "learner"
@@ -36,38 +36,24 @@ class _Waiting(NamedTuple):
     deadline_s: float
 
 
-@dataclass(slots=True)
 class AdminRaft:
-    """Owner: the broker loop."""
+    """Requests of operators about the Raft group. Owner: the broker loop."""
 
-    monotonic_s: Callable[[], float]
-    group: RaftGroup | None = None
-    """Set by whoever makes this broker a member of one."""
-    timeout_s: float = 0.0
-    """How long the response to a change of members may wait for the commit."""
-    _waiting: "list[_Waiting]" = field(default_factory=list["_Waiting"])
+    def __init__(self, mode: Mode, monotonic_s: Callable[[], float]) -> None:
+        self._mode = mode
+        self._monotonic_s = monotonic_s
+        self._waiting: list[_Waiting] = []
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.VIEW_RAFT: self.look, RequestCode.CHANGE_RAFT: self.change}
+        return {RequestCode.VIEW_RAFT: self.view, RequestCode.CHANGE_RAFT: self.change}
 
-    def _group(self) -> RaftGroup:
-        if self.group is None:
-            raise RequestRejected(
-                ResponseCode.INVALID_PARAMETER, "this broker is no member of a Raft group"
-            )
-        return self.group
-
-    def told(self) -> RaftView | None:
-        """None: this broker is no member of a group."""
-        return None if self.group is None else look_at(self.group)
-
-    def look(self, _request: Request) -> Reply:
-        return Reply(body=fastjson.encode(look_at(self._group())))
+    def view(self, _request: Request) -> Reply:
+        return Reply(body=fastjson.encode(view_of(self._mode.raft_group())))
 
     def change(self, request: Request) -> Reply | None:
         """Transfer the leadership or change the members; a change is confirmed when it is
         committed."""
-        wanted, group = ChangeRaftRequest.from_ext(request.header.ext), self._group()
+        wanted, group = ChangeRaftRequest.from_ext(request.header.ext), self._mode.raft_group()
         try:
             if wanted.action == TRANSFER:
                 _raise_if_refused(group.transfer(wanted.member), group)
@@ -80,7 +66,7 @@ class AdminRaft:
             raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if isinstance(index, Refusal):
             _raise_if_refused(index, group)
-        deadline_s = self.monotonic_s() + self.timeout_s
+        deadline_s = self._monotonic_s() + self._mode.change_timeout_s()
         self._waiting.append(_Waiting(request, target, group.node.hard.term, deadline_s))
         self.progressed()
         return None
@@ -88,22 +74,24 @@ class AdminRaft:
     def progressed(self) -> None:
         """Answer waiting requests: entries were committed, the leader changed, or a timeout
         passed."""
-        if self._waiting and self.group is not None:
-            waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                reply = self._outcome(one, self.group)
-                if reply is None:
-                    self._waiting.append(one)
-                elif not one.request.header.is_oneway:
-                    one.request.peer.send(encode_reply(one.request.header, reply))
+        if not self._waiting:
+            return
+        group, waiting = self._mode.raft_group(), self._waiting
+        self._waiting = []
+        for change in waiting:
+            reply = self._outcome(change, group)
+            if reply is None:
+                self._waiting.append(change)
+            elif not change.request.header.is_oneway:
+                change.request.peer.send(encode_reply(change.request.header, reply))
 
-    def _outcome(self, waiting: "_Waiting", group: RaftGroup) -> Reply | None:
+    def _outcome(self, waiting: _Waiting, group: RaftGroup) -> Reply | None:
         log = group.node.core.log
         if log.members.current == waiting.target and log.members.current_index <= log.commit:
             return Reply()
         if (group.node.role, group.node.hard.term) != (Role.LEADER, waiting.term):
             return unknown(Outcome.NOT_MASTER)
-        return unknown(Outcome.NO_QUORUM) if self.monotonic_s() >= waiting.deadline_s else None
+        return unknown(Outcome.NO_QUORUM) if self._monotonic_s() >= waiting.deadline_s else None
 
 
 def _raise_if_refused(refusal: Refusal | None, group: RaftGroup) -> None:
@@ -117,7 +105,8 @@ def _raise_if_refused(refusal: Refusal | None, group: RaftGroup) -> None:
 
 
 def changed(members: Members, action: str, member: str, *, address: str) -> Members:
-    """The members that are wanted; those that there are, if it is so already. Raises UsageError."""
+    """The members after the requested change; the present ones if nothing changes. Raises
+    UsageError."""
     addresses = peers_of(members.addresses)
     voters, learners = members.voters - {member}, members.learners - {member}
     if action == REMOVE:
@@ -164,36 +153,3 @@ def _checked_address(known: Mapping[str, str], member: str, address: str) -> str
             f"{checked} is a different machine for each member; use an address all can reach"
         )
     return checked
-
-
-def look_at(group: RaftGroup) -> RaftView:
-    node = group.node
-    raft_log = node.core.log
-    members, history = raft_log.members.current, raft_log.members
-    addresses = group.addresses()
-    return RaftView(
-        applied=group.applied, commit=raft_log.commit, first=raft_log.start.index + 1,
-        group=group.storage.group.name,
-        is_changing=bool(members.outgoing) or history.current_index > raft_log.commit,
-        is_in_doubt=bool(node.hard.doubt), is_leading=group.is_leading, last=raft_log.last,
-        leader=node.leader, leader_broker=group.leader_broker, member=node.id,
-        peers=tuple(_peers(group, members, addresses)), role=node.role.value, term=node.hard.term,
-    )  # fmt: skip
-
-
-def _peers(group: RaftGroup, members: Members, addresses: Mapping[str, str]) -> list[RaftPeer]:
-    node, found = group.node, list[RaftPeer]()
-    for name in sorted(members.everyone()):
-        known, is_self = node.core.peers.get(name), name == node.id
-        match = int(known.match) if known is not None else -1
-        doubt = known.doubt if known is not None else node.hard.doubt if is_self else 0
-        found.append(
-            RaftPeer(
-                address=addresses.get(name, ""),
-                is_connected=is_self or group.peers.is_connected(name),
-                is_in_doubt=bool(doubt), is_voter=members.may_vote(name),
-                match=int(node.core.log.stable) if is_self and node.core.peers else match,
-                name=name,
-            )
-        )  # fmt: skip
-    return found

@@ -1,7 +1,7 @@
-"""Work that comes a moment later, once, however often it was asked for.
+"""A call in the next round of the loop, once, however often it is requested.
 
-What a handler writes leaves its socket only when the handler has returned. So whoever lets others
-wait for an answer writes it first, and does the rest soon.
+Bytes that a handler writes leave the socket only after the handler has returned. A handler that
+lets peers wait for a response therefore writes the response first, and requests the rest here.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 
 class CoalescedCall:
-    """Owner: the event loop."""
+    """Coalesces requests for one function. Owner: the event loop."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
         self._planned: asyncio.Handle | None = None
 
     def __call__(self) -> None:
-        """In the next round of the loop."""
+        """Request the call."""
         if self._planned is None:
             self._planned = asyncio.get_running_loop().call_soon(self._now)
 

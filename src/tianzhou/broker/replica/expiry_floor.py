@@ -58,19 +58,21 @@ class ExpiryFloor:
         delays: Delays,
         timers: Timers,
         halves: HalfQueue,
+        kept_progress: Callable[[], Progress | None],
     ) -> None:
+        """`kept_progress` is that of the mode; see `Mode.kept_progress`."""
         self._store = store
         self._role_state = role_state
         self._delays = delays
         self._timers = timers
         self._halves = halves
-        self.followed: Callable[[], Progress] = lambda: saved_progress(store, offsets)
-        """A replica's progress; the replication in use replaces it."""
-        store.retention.floor = self
+        self._offsets = offsets
+        self._kept_progress = kept_progress
+        store.retention.keep_from(self)
 
     def __call__(self) -> int | None:
         """The log offset of the oldest message that may be waiting; None if there is none."""
-        progress = self._own() if self._role_state.is_master else self.followed()
+        progress = self._own() if self._role_state.is_master else self._of_replica()
         queues = {HALF_QUEUE: progress.halves}
         for queue in self._store.queues.of_topic(SCHEDULE_TOPIC):
             queues[queue.key] = progress.delays.get(queue.key.queue_id + 1, 0)
@@ -78,6 +80,9 @@ class ExpiryFloor:
             queues[TIMER_QUEUE] = progress.timers
         places = [self._place(queue, low) for queue, low in queues.items()]
         return min((place for place in places if place is not None), default=None)
+
+    def _of_replica(self) -> Progress:
+        return self._kept_progress() or saved_progress(self._store, self._offsets)
 
     def _own(self) -> Progress:
         return Progress(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from tianzhou.broker.access.cluster_proof import PROVEN, ClusterProof
-from tianzhou.broker.role import RoleState
+from tianzhou.broker.replica.mode import Mode
 from tianzhou.broker.writing.durable_reply import CODES
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Reply, Request
@@ -25,8 +25,6 @@ from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
 
 MASTER_ONLY: Final = frozenset({Effect.MESSAGES, Effect.TABLES, Effect.LOCKS, Effect.MEMBERS})
 """Effects of requests that only the master of a group, or the leader of a Raft group, executes."""
-
-OnCommitted = Callable[[Outcome], None]
 
 _UNKNOWN: Final = (
     "whether the change was made is unknown: {reason} before a majority confirmed it; check the "
@@ -43,25 +41,21 @@ class RoleGate:
 
     def __init__(
         self,
-        role_state: RoleState,
+        mode: Mode,
+        *,
         rejected: Collection[int] = (),
-        proof: ClusterProof | None = None,
+        proof: ClusterProof,
+        hold_deletion: Callable[[Callable[[str], None]], bool],
     ) -> None:
-        """`rejected` are codes that no member serves; each member rejects them itself."""
-        self._role_state = role_state
-        self._proof = proof or ClusterProof()
+        """`rejected` are codes that no member serves; each member rejects them itself.
+        `hold_deletion` returns whether a deletion of a topic is not durable yet; it then calls back
+        once all are, with an empty string, or with the reason why they never will be."""
+        self._mode = mode
+        self._proof = proof
+        self._hold_deletion = hold_deletion
         self._effects = {
             int(code): effect for code, effect in BROKER_EFFECTS.items() if code not in rejected
         }
-        self.commit: Callable[[OnCommitted], None] | None = None
-        """Set by a Raft group: calls back once every change made so far is committed. Without it a
-        change is final when the handler returns, except for deleted topics."""
-        self.hold_deletion: Callable[[Callable[[str], None]], bool] = lambda _answer: False
-        """Whether a deletion of a topic is not durable yet. Then it calls back once all are, with
-        an empty string, or with the reason why they never will be."""
-        self.check_commit: Callable[[], None] = lambda: None
-        """Raises RequestRejected if a change could not even be proposed now; the change is then not
-        made."""
 
     def check(self, request: Request) -> None:
         code = request.header.code
@@ -69,25 +63,26 @@ class RoleGate:
         if code in PROVEN:
             self._proof.check(request)
         if effect in MASTER_ONLY:
-            self._role_state.check_master(RequestCode(code).name)
+            self._mode.may_administer(RequestCode(code).name)
         if effect is Effect.MEMBERS:
             self._proof.check_members(request)
         if effect is Effect.TABLES:
-            self.check_commit()
+            self._mode.check_commit()
 
     def holds(self, request: Request, reply: Reply) -> bool:
         if self._effects.get(request.header.code) is not Effect.TABLES:
             return False
 
-        def send(told: Reply) -> None:
+        def send(response: Reply) -> None:
             if not request.header.is_oneway:
-                request.peer.send(encode_reply(request.header, told))
+                request.peer.send(encode_reply(request.header, response))
 
-        commit = self.commit
-        if commit is None:
-            return self.hold_deletion(lambda why: send(_undurable(why) if why else reply))
-        commit(lambda outcome: send(reply if outcome is Outcome.DURABLE else unknown(outcome)))
-        return True
+        def on_committed(outcome: Outcome) -> None:
+            send(reply if outcome is Outcome.DURABLE else unknown(outcome))
+
+        if self._mode.commit(on_committed):
+            return True
+        return self._hold_deletion(lambda why: send(_undurable(why) if why else reply))
 
 
 def unknown(outcome: Outcome) -> Reply:

@@ -1,17 +1,36 @@
-"""Under which address a broker tells others to find it."""
+"""The address under which clients and other brokers reach this broker."""
 
 import socket
-from typing import Final
+from typing import Final, NamedTuple
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.net.acceptor import bind
+from tianzhou.net.connect import source_address
 
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")
 _LOOPBACK: Final = "127.0.0.1"
 
 
+class Endpoint(NamedTuple):
+    """A bound port, and the address to announce for it."""
+
+    bound: socket.socket
+    host: str
+    port: int
+    address: str
+
+
+def open_endpoint(config: BrokerConfig) -> Endpoint:
+    """Bind the broker's port. Connections are accepted once the broker listens on it."""
+    bound = bind(config.host, config.port)
+    host, port = own_host(config), bound.getsockname()[1]
+    return Endpoint(bound, host, port, with_port(host, port))
+
+
 def own_host(config: BrokerConfig) -> str:
-    """The chosen one, or the one it listens on. Who listens everywhere is where NameServers see
-    it come from: clients that reach them are likely to reach that as well."""
+    """The configured host, or the one that the broker listens on. A broker that listens on all
+    addresses announces the one from which NameServers see it connect: clients that reach the
+    NameServers are likely to reach that address too."""
     if config.address or config.host not in _EVERYWHERE:
         return (config.address or config.host).strip("[]")
     servers = (server.strip() for server in config.nameservers.split(";"))
@@ -25,14 +44,10 @@ def with_port(host: str, port: int) -> str:
 
 
 def _source_towards(server: str) -> str:
-    """The address of this machine on the way there; empty if there is no way. Nothing is sent."""
+    """The address of this machine on the route to the server; empty if there is no route. Nothing
+    is sent."""
     host, _, port = server.rpartition(":")
     try:
-        family, kind, _, _, place = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind) as asked:
-            asked.connect(place)
-            return asked.getsockname()[0]
+        return source_address(host.strip("[]"), int(port))
     except (OSError, UnicodeError):
         return ""

@@ -1,21 +1,22 @@
-"""Topics, groups, offsets and progress of a Raft group: they move with its log.
+"""Topics, groups, offsets and progress of a Raft group, replicated through its log.
 
-They are a topic of the broker's own that every member reads. The leader writes what has changed:
-new topics at once, so that they stand before the first message that goes to them; groups within a
-tick; offsets, resets and the progress of delays every two seconds. Every so often, and when it
-begins to lead, it writes everything. So a new leader knows everything that the last one wrote, in
-the order of the log, and a start reads back no further than to the last record that holds
-everything. One such record is always in a file that does not expire next.
+They are records in a topic of the broker's own, which every member reads. The leader writes the
+rows that changed: new topics at once, so that they precede the first message that is sent to them;
+groups within a tick; offsets, resets and the progress of delays every two seconds. From time to
+time, and when it starts to lead, it writes all tables. A new leader therefore knows everything that
+the last one wrote, in the order of the log, and a start reads back no further than to the last
+record with all tables. One such record is always in a file that does not expire next.
 
-Why not ask the leader, as slaves of a master do: what was asked for a moment before it died, and
-what became of it, would depend on who is elected. Here it is part of what is committed.
+Slaves of a master request the tables instead. In a Raft group the outcome of a change that was
+requested shortly before the leader died would then depend on which member is elected. Here it is
+part of what is committed.
 """
 
 import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -23,14 +24,9 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets, accepted_table
-from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.replica.expiry_floor import Progress
-from tianzhou.broker.scheduled.delay import Delays
-from tianzhou.broker.scheduled.timer import Timers
+from tianzhou.broker.replica.mode import TableOwners
 from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
-from tianzhou.broker.topics.removal import TopicRemoval
-from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, records
 from tianzhou.net.rpc import RequestRejected
@@ -38,7 +34,7 @@ from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.read import ReadLimit
+from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.names import SYSTEM_PREFIX
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
@@ -48,44 +44,35 @@ log: Final = logging.getLogger("tianzhou.raft")
 TOPIC: Final = SYSTEM_PREFIX + "raft_metadata"
 QUEUE: Final[QueueKey] = queue_key(TOPIC, 0)
 OFFSETS_S: Final = 2.0
-"""How often offsets and progress are written. A failover takes back no more than this."""
+"""How often offsets and progress are written. A failover undoes at most this much progress."""
 WHOLE_S: Final = 3_600.0
-"""So often everything is written, changed or not: records expire with the log."""
+"""How often all tables are written even if nothing changed: records expire with the log."""
 CHANGES_MAX: Final = 64
-"""After so many changes everything is written again: a start reads no more records than that."""
+"""All tables are written after this many changes: a start reads no more records than that."""
 _BATCH: Final = ReadLimit(count=64, size=1 << 24)
 _ONE: Final = ReadLimit(count=1)
 
 Rows = dict[str, Any]
-"""A table by its keys. None: the row is gone."""
+"""A table by its keys. None: the row was deleted."""
 Numbered = dict[str, dict[int, int]]
 """By `topic@group` and queue."""
 
 
 class Tables:
-    """The tables of a broker as rows, to be compared, told and taken over."""
+    """The tables of a broker as rows that can be compared, written and applied."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        delays: Delays,
-        timers: Timers,
-        removal: TopicRemoval,
-    ) -> None:
+    def __init__(self, store: MessageStore, host: TableOwners) -> None:
         self._store = store
-        self._removal = removal
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._delays = delays
-        self._timers = timers
+        self._removal = host.removal
+        self._topics = host.topics
+        self._groups = host.groups
+        self._offsets = host.offsets
+        self._delays = host.delays
+        self._timers = host.timers
 
     def now(self) -> dict[str, Rows]:
-        """Progress as it is, not as it was saved: what it speaks of stands in the log before the
-        record that tells it."""
+        """The present rows. Progress is the present one, not the saved one: the messages that it
+        refers to precede in the log the record that contains it."""
         delays = self._delays.table().offset_table
         return {
             "topics": dict(self._topics.all()),
@@ -123,7 +110,7 @@ class Tables:
         self._removal.pending.clear()
 
     def take(self, table: str, rows: Rows) -> None:
-        """What a leader has told."""
+        """Apply rows that a leader wrote."""
         gone = [key for key, row in rows.items() if row is None]
         there = {key: row for key, row in rows.items() if row is not None}
         match table:
@@ -146,29 +133,37 @@ class Tables:
                 pass  # offsets: see below; a new leader takes over progress
 
     def take_offsets(self, changed: Iterable[str], committed: Rows) -> None:
-        """Take over these rows once the resets that were told with them are known. Rows of a topic
-        or a group that was removed are gone: they must not meet a new one of the name."""
+        """Apply these rows once the resets that were written with them are known. Rows of a deleted
+        topic or group are dropped: they must not apply to a new one of the same name."""
         self._offsets.follow_committed(changed, committed)
 
     def begin_following(self, committed: Rows) -> None:
-        """From now on keep offsets that consumers commit here apart, to hand them over."""
+        """Keep offsets that consumers commit here apart from now on, to send them to the leader."""
         if self._offsets.accepted is None:
             self._offsets.begin_following(AcceptedOffsets(accepted_table(self._store)))
             self._offsets.keep_uncommitted(committed)
 
-    def take_progress(self, told: Mapping[str, Rows]) -> None:
-        """Begin to lead where the last leader was. What we saved ourselves, when we led, may speak
-        of deliveries and decisions that were never committed."""
+    def take_progress(self, committed: Mapping[str, Rows]) -> None:
+        """Resume where the last leader was. The progress that this member saved when it led may
+        refer to deliveries and decisions that were never committed."""
         self._offsets.end_following()
-        delays = {int(level): offset for level, offset in told.get("delays", {}).items()}
+        delays = {int(level): offset for level, offset in committed.get("delays", {}).items()}
         self._store.tables.delay_offsets.save(DelayOffsetTable(offset_table=delays))
-        progress = cast("Rows", told.get("timers", {}).get("progress") or {})
+        progress = cast("Rows", committed.get("timers", {}).get("progress") or {})
         progress_table(self._store).save(msgspec.convert(progress, TimerProgress))
-        for key, row in told.get("offsets", {}).items():
+        for key, row in committed.get("offsets", {}).items():
             topic, _, group = key.partition("@")
             if group == names.TRANSACTION_GROUP:
                 for number, offset in row.items():
                     self._offsets.put(group, topic, int(number), offset)
+
+
+class _FullRecord(NamedTuple):
+    """The last record with all tables that this leader wrote."""
+
+    written_s: float
+    place: int
+    """Its offset in the log."""
 
 
 class RaftMetadata:
@@ -180,52 +175,52 @@ class RaftMetadata:
         self._writer = writer
         self._clock = clock
         self._committed: dict[str, Rows] = {}
-        """What leaders have told, as plain values."""
-        self._told: dict[str, Rows] = {}
-        """As a leader: what we have told, committed or not."""
+        """The tables that leaders wrote, as plain values."""
+        self._written: dict[str, Rows] = {}
+        """As a leader: the tables that were written last, committed or not."""
         self._position: int | None = None
         self._changes = 0
-        self._next_s = self._whole_s = 0.0
-        self._whole_at = 0
-        """Where in the log we told everything last."""
+        self._next_s = 0.0
+        self._last_full = _FullRecord(written_s=0.0, place=0)
         self._unread: deque[tuple[int, Callable[[Outcome], None]]] = deque()
         """Callbacks that wait until the record of this rank is committed and read."""
         self.is_leading = False
 
-    # Reading what a leader tells
+    # Reading the records of a leader
 
     def read(self) -> None:
-        """Take over what was told since the last time, as far as it is committed."""
+        """Apply the records that were committed since the last call."""
         end = self._store.max_offset(QUEUE)
         if self._position is None:
             self._position = self._last_whole(end)
         while self._position < end:
             with self._store.read(QUEUE, QueueOffset(self._position), _BATCH) as found:
-                told = [
+                written = [
                     (tables, one.view.physical_offset)
                     for one in records(found)
                     if (tables := _decode(one)) is not None
                 ]
                 assert found.next_offset > self._position, f"stuck at {self._position}"
                 following = found.next_offset
-            for tables, place in told:
+            for tables, place in written:
                 self._take(tables, PhysicalOffset(place))
             self._position = following
         while self._unread and self._unread[0][0] < self._position:
             self._unread.popleft()[1](Outcome.DURABLE)
 
     def _last_whole(self, end: int) -> int:
-        """The newest record that holds everything."""
+        """The queue offset of the newest record with all tables."""
         first = int(self._store.min_offset(QUEUE))
         for offset in range(end - 1, first - 1, -1):
             with self._store.read(QUEUE, QueueOffset(offset), _ONE) as found:
+                assert found.status is not ReadStatus.NOT_READY, f"not readable: {offset}"
                 tables = [_decode(one) for one in records(found)]
                 if any(one is not None and one[0] for one in tables):
                     return offset
         return first
 
-    def _take(self, told: tuple[bool, dict[str, Rows]], place: PhysicalOffset) -> None:
-        is_whole, tables = told
+    def _take(self, record: tuple[bool, dict[str, Rows]], place: PhysicalOffset) -> None:
+        is_whole, tables = record
         moved: set[str] = set()
         for table, changes in tables.items():
             known = self._committed.setdefault(table, {})
@@ -260,18 +255,18 @@ class RaftMetadata:
             delays={int(level): low for level, low in committed.get("delays", {}).items()},
         )
 
-    # Telling others
+    # Writing records as the leader
 
     def lead(self) -> None:
-        """Everything committed is read, and nothing is taken before this."""
+        """Read everything that is committed; the leader accepts no message before this."""
         self.read()
         self.settle_offsets()
         self._tables.take_progress(self._committed)
         self.is_leading = True
 
     def begin(self) -> None:
-        """Messages are taken from now on: tell everything first."""
-        self._told = {}
+        """Write all tables, before the first message."""
+        self._written = {}
         self._write(self._tables.now(), is_whole=True)
         self._next_s = self._clock.monotonic_s() + OFFSETS_S
 
@@ -279,25 +274,25 @@ class RaftMetadata:
         self.is_leading = False
         self._tables.forget_deletions()
         self._tables.begin_following(self._committed.get("offsets", {}))
-        # Nothing is told between `lead` and `begin`: services have not begun there.
-        self._told = {}
+        # Nothing is written between `lead` and `begin`: services have not started there.
+        self._written = {}
 
     def tick(self) -> None:
         self.read()
         if self.is_leading and self._clock.monotonic_s() >= self._next_s:
             self._next_s = self._clock.monotonic_s() + OFFSETS_S
-            self.tell()
+            self.write_changes()
 
-    def tell(self, *, always: bool = False) -> Appended | None:
+    def write_changes(self, *, always: bool = False) -> Appended | None:
         """Write the changes, or with `always` a record even without changes; returns its
         position."""
-        if not self.is_leading or not self._told:
+        if not self.is_leading or not self._written:
             return None
         now = self._tables.now()
-        is_old = self._clock.monotonic_s() >= self._whole_s + WHOLE_S
+        is_old = self._clock.monotonic_s() >= self._last_full.written_s + WHOLE_S
         if is_old or self._changes >= CHANGES_MAX or self._is_expiring():
             return self._write(now, is_whole=True)
-        changes = {table: _changed(self._told[table], rows) for table, rows in now.items()}
+        changes = {table: _changed(self._written[table], rows) for table, rows in now.items()}
         changes = {table: rows for table, rows in changes.items() if rows}
         if changes or always:
             return self._write(changes, is_whole=False, now=now)
@@ -309,7 +304,7 @@ class RaftMetadata:
 
         A record is written even if nothing changed: a leader that was deposed without noticing must
         not confirm what it found in its own tables."""
-        put = self.tell(always=True)
+        put = self.write_changes(always=True)
         if put is None:
             then(Outcome.NOT_MASTER)
             return
@@ -324,14 +319,15 @@ class RaftMetadata:
         self._writer.when_durable(put.end, committed)
 
     def _is_expiring(self) -> bool:
-        """Whether what tells everything is in the file that goes next, or gone. A member that
-        begins behind it would know of no topic, and as a leader make all others forget theirs."""
+        """Whether the last record with all tables is in the file that expires next, or has expired.
+        A member whose log starts after that record would know no topic, and as a leader would make
+        all others delete theirs."""
         log = self._store.log
-        return self._whole_at < log.min_offset + log.file_bytes < log.end
+        return self._last_full.place < log.min_offset + log.file_bytes < log.end
 
-    def tell_at_once(self) -> None:
-        """A topic or a group changed: others must know before anything is sent to it."""
-        self.tell()
+    def on_topics_changed(self) -> None:
+        """Write the change now: it must precede the first message that is sent to the topic."""
+        self.write_changes()
 
     def _write(
         self, rows: dict[str, Rows], *, is_whole: bool, now: dict[str, Rows] | None = None
@@ -340,19 +336,19 @@ class RaftMetadata:
         try:
             put = self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
         except RequestRejected as refused:
-            # Told with the next change, or by the next leader.
+            # Written with the next change, or by the next leader.
             log.warning("raft.metadata_waits", extra={"reason": refused.remark, "size": len(body)})
             return None
-        self._told = now or rows
+        self._written = now or rows
         self._changes = 0 if is_whole else self._changes + 1
         if is_whole:
-            self._whole_s = self._clock.monotonic_s()
-            (self._whole_at,) = put.physical_offsets()
+            (place,) = put.physical_offsets()
+            self._last_full = _FullRecord(self._clock.monotonic_s(), place)
         return put
 
 
 def _texts(rows: Numbered) -> Rows:
-    """Rows with their queues as text, as JSON has them."""
+    """Rows with queue ids as text, because keys of JSON objects are."""
     return {key: {str(number): value for number, value in row.items()} for key, row in rows.items()}
 
 

@@ -1,4 +1,4 @@
-"""Telling name servers that this broker is here and which topics it has."""
+"""Registers this broker and its topics with NameServers."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.master_slave import MasterSlave
-from tianzhou.broker.role import RoleState
+from tianzhou.broker.replica.mode import Mode, NameServerReport
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
@@ -42,14 +41,14 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 ANSWER_S: Final = 6.0
 LEAVE_S: Final = 1.0
-"""How long name servers are waited for at the end; messages are still to be saved after that."""
+"""How long a broker that stops waits for NameServers; it still has to save messages after that."""
 _DIGITS_MAX: Final = 20
 NO_ANSWER: Final = "no answer"
 HEAR_S: Final = 2.0
 """How long a promotion waits for NameServers before it, because they know which epochs were used,
 and again after it, so that they learn the new one."""
 RETRY_S: Final = 1.0
-"""How often a name server that is not there is looked for. Clients find no broker meanwhile."""
+"""How often an unreachable NameServer is retried. Clients cannot find the broker meanwhile."""
 
 
 CLAIMS: Final = 3
@@ -61,7 +60,7 @@ class NameTaken(TianzhouError):
 
 
 class Registration:
-    """Registers with every name server, periodically and at once when a topic changes.
+    """Registers with every NameServer, periodically and at once when a topic changes.
 
     Owner: the broker loop.
     """
@@ -71,27 +70,23 @@ class Registration:
         config: BrokerConfig,
         topics: Topics,
         permission: Permission,
-        role_state: RoleState,
+        mode: Mode,
         *,
         address: str,
-        is_explicit: bool,
         clock: Clock,
-        group: MasterSlave | None = None,
     ) -> None:
         self._config = config
         self._topics = topics
         self._permission = permission
-        self._role_state = role_state
+        self._mode = mode
         self._address = address
-        self._is_explicit = is_explicit
-        self._group = group
-        self.ha_address = address
-        """Where slaves find us."""
+        self._ha_address = address
+        """Where slaves connect."""
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
         self._connections: dict[str, ServerConnection] = {}
         self._pair = Credentials.read(config.cluster_credentials)
         self._failed: dict[str, str] = {}
-        """Name servers that did not take the last registration, and what they said."""
+        """NameServers that did not accept the last registration, with the reason."""
         self._taken: dict[str, str] = {}
         """NameServers that refuse this broker because another live one has its name, with that
         broker's address."""
@@ -103,17 +98,14 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
-        role_state.changed.append(self._wake.set)
-        if group is not None:
-            group.ask_nameservers = self._wake.set
-            group.hear_nameservers = self._hear
+        mode.role_state.changed.append(self._wake.set)
 
     @property
     def servers(self) -> list[str]:
         return self._servers
 
     def missing(self) -> dict[str, str]:
-        """Name servers that do not know of this broker, and why as far as they said."""
+        """NameServers that do not list this broker, with the reason as far as they gave one."""
         connections = self._connections
         return {
             server: self._failed.get(server, NO_ANSWER)
@@ -127,18 +119,26 @@ class Registration:
         """Missing brokers of the cluster and the time each disappeared, as the NameServers
         report."""
         found: dict[str, int] = {}
-        for told in self._missing.values():
-            for name, since_ms in told.items():
+        for missing in self._missing.values():
+            for name, since_ms in missing.items():
                 found[name] = min(found.get(name, since_ms), since_ms)
         return found
 
-    async def claim_name(self) -> None:
+    def wake(self) -> None:
+        """Register soon: the response names the master."""
+        self._wake.set()
+
+    async def claim_name(self, ha_address: str | None = None) -> None:
         """Register for the first time. Raises NameTaken if any NameServer knows another broker
         under our name: clients that ask there would find the other broker's messages, so
         registering at the other NameServers would not help.
 
         After a crash and a restart on another port, a NameServer may see this broker before it
-        notices that its predecessor is gone, so a refusal counts only if it is repeated."""
+        notices that its predecessor is gone, so a refusal counts only if it is repeated.
+
+        `ha_address` is where slaves connect; by default at the broker's own address."""
+        if ha_address is not None:
+            self._ha_address = ha_address
         await self.register()
         for _ in range(CLAIMS):
             if not self._taken:
@@ -151,8 +151,9 @@ class Registration:
     def _taken_text(self, server: str, holder: str) -> str:
         return (
             f"NameServer {server} refuses this broker: the name {self._config.name!r} with id "
-            f"{self._role_state.broker_id} belongs to the broker at {holder}, which is alive; set "
-            "another brokerName (or brokerId, for a replica of that broker), or stop the other one"
+            f"{self._mode.role_state.broker_id} belongs to the broker at {holder}, which is alive; "
+            "set another brokerName (or brokerId, for a replica of that broker), or stop the other "
+            "one"
         )
 
     def alarms(self) -> Iterator[Alarm]:
@@ -165,11 +166,11 @@ class Registration:
         unknown = {at: why for at, why in self.missing().items() if at not in self._taken}
         since_ms = self._since.began_ms("unregistered", holds=bool(unknown))
         if unknown:
-            told = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
+            reasons = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
             yield Alarm(
                 kind="unregistered",
                 text=f"{len(unknown)} of {len(self._servers)} NameServers do not list it, so "
-                f"that clients of these cannot find it: {told}",
+                f"that clients of these cannot find it: {reasons}",
                 remedy="check that they run: tianzhou doctor",
                 since_ms=since_ms,
                 is_problem=len(unknown) == len(self._servers),
@@ -200,7 +201,7 @@ class Registration:
                 await asyncio.sleep(RETRY_S)
 
     async def _pause(self) -> None:
-        """Until it is time, or a topic changed, or a name server does not know us."""
+        """Wait until the interval has passed, a topic changed, or a NameServer lost this broker."""
         rounds = max(1, round(self._config.register_interval_ms / 1000 / RETRY_S))
         for _ in range(rounds):
             try:
@@ -213,10 +214,11 @@ class Registration:
                 return
 
     def _is_known_everywhere(self) -> bool:
-        """A name server forgets a broker when their connection closes."""
+        """A NameServer removes a broker when their connection closes."""
         return not self.missing()
 
-    def _hear(self, then: Callable[[], None]) -> None:
+    def register_then(self, then: Callable[[], None]) -> None:
+        """Register, and call `then` when all NameServers have responded or timed out."""
         self._hearing = asyncio.get_running_loop().create_task(self._register_and(then))
 
     async def _register_and(self, then: Callable[[], None]) -> None:
@@ -226,34 +228,34 @@ class Registration:
         then()
 
     async def register(self) -> None:
-        """Tell every name server how things are now; when this returns they know."""
+        """Register with every NameServer; returns when all have responded or failed."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
 
     async def _register(self, server: str) -> None:
         topics = allowed(self._topics.table(), self._permission.bits)
-        claimed = self._group.claimed if self._group is not None else None
-        epoch = claimed.epoch if claimed is not None else self._role_state.epoch
+        announced = self._mode.announcement()
+        epoch = announced.epoch
         if epoch:
-            # Name servers let nobody take the place of a later master.
+            # A NameServer rejects a master whose epoch is lower than that of a later one.
             version = msgspec.structs.replace(topics.data_version, state_version=epoch)
             topics = msgspec.structs.replace(topics, data_version=version)
         body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
         ext = self._identity()
-        if claimed is not None:
+        if announced.is_claim:
             ext["brokerId"] = str(MASTER_ID)
         ext |= {"compressed": "false", "bodyCrc32": "0"}
-        if not self._is_explicit:
+        if not self._config.address:
             ext[ADDRESS_BY_DIAL] = "true"
-        if epoch or self._group is not None:
+        if epoch or announced.has_group:
             ext[EPOCH] = str(epoch)
-        if self._group is not None and self._group.epoch_token:
-            ext[EPOCH_TOKEN] = self._group.epoch_token
+        if announced.token:
+            ext[EPOCH_TOKEN] = announced.token
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
         if isinstance(answer, Header) and answer.code == 0:
             self._failed.pop(server, None)
             self._taken.pop(server, None)
             self._note_missing(server, answer.ext)
-            self._heard(answer.ext)
+            self._mode.on_nameserver_report(_report(answer.ext))
             return
         self._missing.pop(server, None)
         if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
@@ -272,31 +274,17 @@ class Registration:
         except BodyError as error:
             log.warning("answer.unreadable", extra={"nameserver": server, "reason": str(error)})
 
-    def _heard(self, ext: Mapping[str, str]) -> None:
-        """What a name server says of the group."""
-        if self._group is None:
-            return
-        if _number(ext, EPOCH_SEEN):
-            self._group.heard_epoch(_number(ext, EPOCH_SEEN))
-        is_master = self._role_state.is_master or self._group.claimed is not None
-        if is_master and _number(ext, EPOCH):
-            self._group.outdated(_number(ext, EPOCH), _number(ext, FREE_ID) or 1)
-        self._group.heard(
-            ext.get("masterAddr", ""), ext.get("haServerAddr", ""),
-            greets=ext.get(MASTER_GREETS) == "true",
-        )  # fmt: skip
-
     def _identity(self) -> dict[str, str]:
         return {
             "brokerName": self._config.name,
             "brokerAddr": self._address,
             "clusterName": self._config.cluster,
-            "haServerAddr": self.ha_address,
-            "brokerId": str(self._role_state.broker_id),
+            "haServerAddr": self._ha_address,
+            "brokerId": str(self._mode.role_state.broker_id),
         }
 
     async def _call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
-        """The response, or why there is none."""
+        """The response, or the reason why it is missing."""
         connection = self._connections.get(server)
         if connection is None or not connection.is_open:
             host, _, port = server.strip().rpartition(":")
@@ -307,7 +295,7 @@ class Registration:
         answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
         if self._pair is not None:
             ext = self._pair.sign(ext, body)
-        connection.ask(code, ext, body, _resolve(answered), ANSWER_S)
+        connection.ask(code, ext, body, _resolve(answered), timeout_s=ANSWER_S)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await answered or NO_ANSWER
@@ -315,14 +303,14 @@ class Registration:
             return NO_ANSWER
 
     def abort(self) -> None:
-        """Say nothing more, as the end of a process does."""
+        """Stop without unregistering, as the end of a process does."""
         if self._task is not None:
             self._task.cancel()
         for connection in self._connections.values():
             connection.abort()
 
     async def close(self) -> None:
-        """Unregister, so that clients go elsewhere at once."""
+        """Unregister, so that clients use other brokers at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -339,7 +327,7 @@ class Registration:
 
 
 def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
-    """The topics as clients may use them: a broker that takes no messages has no writable ones."""
+    """The topics as clients may use them: a broker that is drained has no writable ones."""
     if bits & READ_WRITE == READ_WRITE:
         return table
     topics = {name: with_perm(t, t.perm & bits) for name, t in table.topic_config_table.items()}
@@ -359,6 +347,17 @@ def _number(ext: Mapping[str, str], name: str) -> int:
     """A count from a NameServer's response; 0 if it is missing or invalid."""
     text = ext.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else 0
+
+
+def _report(ext: Mapping[str, str]) -> NameServerReport:
+    return NameServerReport(
+        epoch_seen=_number(ext, EPOCH_SEEN),
+        epoch=_number(ext, EPOCH),
+        free_id=_number(ext, FREE_ID) or 1,
+        master_address=ext.get("masterAddr", ""),
+        ha_address=ext.get("haServerAddr", ""),
+        greets=ext.get(MASTER_GREETS) == "true",
+    )
 
 
 def _resolve(

@@ -1,9 +1,15 @@
-"""Becoming the master: from copies of messages to a broker that takes them."""
+"""Role changes: the machine that executes the table, and the effects that every mode shares."""
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tianzhou.broker.replica.host import MasterParts
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.replica.roles import Effect, Event, State, allows, decide
+from tianzhou.broker.role import Role, RoleState
+from tianzhou.broker.slice import Service
+from tianzhou.broker.topics.topics import Topics
+from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.ha_epochs import EPOCH_STEP_MAX
 from tianzhou.store.store import MessageStore
@@ -11,6 +17,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.registration import EPOCH_MAX
 
 log: Final = logging.getLogger("tianzhou.replication")
+log_role: Final = logging.getLogger("tianzhou.broker")
 
 LOST_CLAIM: Final = (
     "another broker of this group was promoted at the same time; nothing was changed here; check "
@@ -18,9 +25,76 @@ LOST_CLAIM: Final = (
 )
 
 
+class RoleMachine:
+    """The state of a broker's role. Owner: the broker loop; only `handle` changes the state.
+
+    Invariant: the state changes after all effects of a transition; if an effect raises, the state
+    stays, and the event may be reported again
+    """
+
+    def __init__(self, execute: Mapping[Effect, Callable[[], None]]) -> None:
+        """`execute` has a function for every effect that the events of this mode cause."""
+        self._execute = execute
+        self.state = State.STOPPED
+
+    def allows(self, event: Event) -> bool:
+        return allows(self.state, event)
+
+    def handle(self, event: Event) -> None:
+        state, effects = decide(self.state, event)
+        for effect in effects:
+            self._execute[effect]()
+        self.state = state
+
+
+class LocalRole:
+    """The effects of a role change on the broker itself. Owner: the broker loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        role_state: RoleState,
+        *,
+        writer: Writer,
+        offsets: ConsumerOffsets,
+        services: tuple[Service, ...],
+    ) -> None:
+        self._store = store
+        self._role_state = role_state
+        self._writer = writer
+        self._offsets = offsets
+        self._services = services
+
+    def begin_writing(self) -> None:
+        """Make the whole log visible, continue its queue offsets, and let the services load their
+        state. The log must be confirmed to its end: it is dispatched to its end here."""
+        self._store.flush()
+        self._writer.settle()
+        if not self._store.is_writing:
+            self._store.begin_writing()
+        self._offsets.clamp(self._store.max_offset)
+        for service in self._services:
+            service.begin()
+        self._writer.settle()
+
+    def refuse_writes(self) -> None:
+        self._store.stop_writing()
+
+    def stop_writing(self) -> None:
+        """Accept no more messages. Senders that wait get `Outcome.NOT_MASTER`. The log may hold
+        messages that the next master does not have; the mode truncates them."""
+        self._store.stop_writing()
+        self._writer.give_up()
+
+    def publish(self, role: Role, *, broker_id: int, epoch: int) -> None:
+        """Let handlers see the new role at once, and NameServers with the next registration."""
+        self._role_state.take(role, broker_id, epoch)
+        log_role.info("role.taken", extra={"role": role.value, "id": broker_id, "epoch": epoch})
+
+
 class Claim(NamedTuple):
     """The epoch that a slave registers before it becomes the master. A NameServer admits one token
-    for each epoch, so of two slaves that are promoted at the same time one is refused."""
+    for each epoch, so of two slaves that are promoted at the same time one is rejected."""
 
     epoch: int
     token: str
@@ -46,33 +120,15 @@ def next_epoch(known: int, *, above: int = 0) -> int:
     return epoch
 
 
-def begin_as_master(parts: MasterParts, store: MessageStore) -> None:
-    """Make everything visible that the log holds, go on with its queue offsets, and let the
-    services read what they keep. What `visible_bound` still holds back must be confirmed before."""
-    store.flush()
-    parts.writer.settle()
-    if not store.is_writing:
-        store.begin_writing()
-    parts.offsets.clamp(store.max_offset)
-    for service in parts.services:
-        service.begin()
-    parts.writer.settle()
-
-
-def name_topics_of_queues(parts: MasterParts, store: MessageStore) -> None:
-    """The old master may have died before it told us of a topic whose messages we have: without a
-    name nobody could read them."""
+def name_topics_of_queues(topics: Topics, store: MessageStore) -> None:
+    """Create the topics of queues that belong to no known topic: the last master may have died
+    before it reported a topic whose messages this broker has, and without its name consumers could
+    not read them."""
     unknown: dict[str, int] = {}
     for queue in store.queues:
         topic, queue_id = queue.key
-        if parts.topics.get(topic) is None:
+        if topics.get(topic) is None:
             unknown[topic] = max(unknown.get(topic, 0), queue_id + 1)
     if unknown:
         log.warning("topics.named_after_queues", extra={"topics": sorted(unknown)})
-        parts.topics.ensure_all(unknown)
-
-
-def end_as_master(parts: MasterParts, store: MessageStore) -> None:
-    """Take no more messages, and tell whoever waits that we do not know."""
-    store.stop_writing()
-    parts.writer.give_up()
+        topics.ensure_all(unknown)

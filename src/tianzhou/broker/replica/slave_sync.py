@@ -52,22 +52,22 @@ NEVER: Final = 1 << 62
 """An offset beyond the end of any log."""
 ANSWER_S: Final = 5.0
 SOON_S: Final = 0.5
-"""Between two rounds at least, however many topics are new."""
+"""The shortest pause between two rounds, however many topics are new."""
 LAST_S: Final = 2.0
-"""How long a promotion may wait for the last words of a master that is still there."""
+"""How long a promotion may wait for the last round with a master that is still there."""
 
 
 class MasterSilent(TianzhouError):
-    """The master did not answer."""
+    """The master did not respond."""
 
 
 class MasterRejects(TianzhouError):
-    """The master answered with an error."""
+    """The master responded with an error."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What may be taken over when our log reaches `log_end`."""
+    """Progress to adopt when the log of this slave reaches `log_end`."""
 
     log_end: int
     offsets: ConsumerOffsetTable
@@ -77,7 +77,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Tables:
-    """What is kept up with the master's."""
+    """The tables that follow the master's."""
 
     store: MessageStore
     topics: Topics
@@ -103,7 +103,7 @@ class SlaveSync:
         """True until a master turns out not to report it; timed messages then no longer hold back
         retention, or the log would never expire."""
         self.rounds = 0
-        """Times that everything was asked for and answered."""
+        """Complete rounds: everything was requested and received."""
 
     def start(self, role_state: RoleState) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(role_state))
@@ -115,7 +115,8 @@ class SlaveSync:
             self._connection.close()
 
     def soon(self) -> None:
-        """Something came that the master knows more about. It may not live until the next round."""
+        """Start the next round soon: the master knows more about a message that arrived, and it may
+        not live until the next regular round."""
         self._is_wanted.set()
 
     async def _run(self, role_state: RoleState) -> None:
@@ -140,8 +141,9 @@ class SlaveSync:
             self._is_wanted.clear()
 
     def finish(self, address: str, then: Callable[[], None]) -> None:
-        """Take everything once more from a master that has stepped down, and then go on: what it
-        delivered or heard from consumers since the last round must not come again."""
+        """Copy everything once more from a master that has stepped down, then call `then`: messages
+        that it delivered, and offsets that consumers committed there, since the last round must
+        not be delivered again."""
         self._last = asyncio.get_running_loop().create_task(self._finish(address, then))
 
     async def _finish(self, address: str, then: Callable[[], None]) -> None:
@@ -153,7 +155,7 @@ class SlaveSync:
         then()
 
     def tick(self) -> None:
-        """Take over what waited for the log."""
+        """Adopt progress, and delete topics, that waited for the log."""
         self._delete_topics(self._tables.store.log.end)
         waiting = self._waiting
         if waiting is not None and self._tables.store.log.end >= waiting.log_end:
@@ -162,17 +164,17 @@ class SlaveSync:
 
     async def _round(self, address: str) -> None:
         tables = self._tables
-        ext, body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        ext, body = await self._request(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         self._take_topics(body, _log_end_and_timers(ext)[0])
-        _, body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        _, body = await self._request(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         tables.groups.follow(decode_group_table(body))
-        _, body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        _, body = await self._request(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         offsets = decode_consumer_offsets(body)
         accepted = tables.offsets.accepted
-        assert accepted is not None, "only a slave asks"
-        tables.offsets.remove_rows(accepted.heard(offsets))
-        # Last, because the end of the log that it tells covers all that came before.
-        ext, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        assert accepted is not None, "only a slave synchronises"
+        tables.offsets.remove_rows(accepted.record_master(offsets))
+        # Last, because the end of the log in this response covers everything requested before.
+        ext, body = await self._request(address, RequestCode.GET_ALL_DELAY_OFFSET)
         log_end, timers = _log_end_and_timers(ext)
         self._tells_timers = timers is not None
         self._waiting = Progress(log_end, offsets, decode_delay_offsets(body), timers)
@@ -215,18 +217,18 @@ class SlaveSync:
             timers.save(progress.timers)
 
     async def hand_over(self, address: str) -> None:
-        """In a Raft group, where everything else is in the log: tell the leader of offsets that
-        only we know."""
+        """In a Raft group, where everything else is in the log: send the leader offsets that only
+        this member has."""
         accepted = self._tables.offsets.accepted
         if accepted is not None:
             try:
                 await self._give_back(address, accepted)
             except (TianzhouError, OSError, TimeoutError, MemoryError) as error:
-                # Tried again a second later: by then another member may lead.
+                # Retried a second later: by then another member may lead.
                 log.warning("offsets.not_handed_over", extra={"reason": str(error)})
 
     async def _give_back(self, address: str, accepted: AcceptedOffsets) -> None:
-        """Tell the master of offsets that only we know."""
+        """Send the master offsets that only this broker has."""
         for key, queue_id, offset in accepted.ahead():
             topic, _, group = key.partition("@")
             fields = UpdateConsumerOffsetRequest(
@@ -237,13 +239,13 @@ class SlaveSync:
             if group == names.TRANSACTION_GROUP:
                 continue
             try:
-                await self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+                await self._request(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             except MasterRejects as error:
                 # The usual cause is a deleted topic; the other offsets must not wait for it.
                 log.warning("offset.not_taken", extra={"row": key, "reason": str(error)})
                 accepted.drop(key, queue_id)
 
-    async def _ask(
+    async def _request(
         self, address: str, code: RequestCode, ext: dict[str, str] | None = None
     ) -> tuple[Mapping[str, str], bytes]:
         connection = self._connection
@@ -261,11 +263,11 @@ class SlaveSync:
             with contextlib.suppress(asyncio.InvalidStateError):
                 answered.set_result((header, body))
 
-        connection.ask(code, ext or {}, b"", on_answer, ANSWER_S)
+        connection.ask(code, ext or {}, b"", on_answer, timeout_s=ANSWER_S)
         async with asyncio.timeout(ANSWER_S):
             header, body = await answered
         if header is None:
-            raise MasterSilent(f"{code.name} at {address}: no answer")
+            raise MasterSilent(f"{code.name} at {address}: no response")
         if header.code != 0:
             raise MasterRejects(f"{code.name} at {address}: {header.remark}")
         return header.ext, body

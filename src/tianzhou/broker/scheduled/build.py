@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from tianzhou.broker.metrics import gauge
 from tianzhou.broker.scheduled.delay import Delays
-from tianzhou.broker.scheduled.recall import Recall
-from tianzhou.broker.scheduled.timer import Timers
+from tianzhou.broker.scheduled.timer import Recall, Timers
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.permission import Permission
 
@@ -21,8 +21,19 @@ def build(base: Foundation, permission: Permission) -> ScheduledSlice:
     delays = Delays(store, writer, clock, save_every_ms=config.delay_progress_save_interval_ms)
     timers = Timers(store, writer, clock, save_every_ms=config.delay_progress_save_interval_ms)
     contribution = Slice(
-        serves=(Recall(config, store, permission, timers, writer, clock),),
+        serves=(
+            Recall(
+                config=config,
+                store=store,
+                permission=permission,
+                timers=timers,
+                writer=writer,
+                clock=clock,
+            ),
+        ),
         services=(delays, timers),
-        counts={"pending_timers": timers.__len__},
+        metrics=(
+            gauge("pending_timers", "Messages that wait for their delivery time", timers.__len__),
+        ),
     )
     return ScheduledSlice(delays=delays, timers=timers, slice=contribution)

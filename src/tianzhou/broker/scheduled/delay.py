@@ -1,9 +1,8 @@
-"""Delay levels: messages wait in the queue of their level, and go where they are meant to.
+"""Delay levels: messages wait in the queue of their level and are then stored in their topic.
 
-All messages of a queue wait equally long, so each queue is in order of delivery, and a level is one
-number: the offset of the first message that still waits. Messages are put where they belong, and
-the number moves on; it is saved after these messages are on the medium. A crash in between delivers
-some of them twice, never none.
+All messages of a queue wait equally long, so each queue is in the order of delivery, and the
+progress of a level is one number: the offset of the first waiting message. It is saved after the
+delivered messages are on the disk. A crash in between delivers some messages twice, and loses none.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import records
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT
-from tianzhou.store.read import ReadLimit
+from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import DataVersion, DelayOffsetTable
@@ -34,7 +33,7 @@ class _Level:
     queue: QueueKey
     delay_ms: int
     offset: int
-    """The first message that waits."""
+    """Of the first waiting message."""
 
 
 class Delays:
@@ -50,19 +49,23 @@ class Delays:
         self.begin()
 
     def begin(self) -> None:
-        """Go on where the saved offsets say."""
+        """Resume at the saved offsets."""
         stored = self._store.tables.delay_offsets.load()
         self._version = stored.data_version
         self._levels = _levels(self._store, stored.offset_table)
         self._turn = len(self._levels) - 1
         """Rank of the level that was checked last."""
         self._saving = FlushedCheckpoint(
-            self._store, self._offsets, self._save,
-            every_ms=self._save_every_ms, now_s=self._clock.monotonic_s(),
-        )  # fmt: skip
+            self._store,
+            self._offsets,
+            self._save,
+            every_ms=self._save_every_ms,
+            now_s=self._clock.monotonic_s(),
+        )
 
     def tick(self) -> bool:
-        """Deliver what is due, a chunk of each level in turn, so that none waits for another."""
+        """Deliver due messages, a chunk of each level in turn, so that no level waits for
+        another."""
         now_ms, count, idle = self._clock.now_ms(), 0, 0
         while idle < len(self._levels) and count < TICK_COUNT_MAX:
             # The next tick continues with the next level, so that the last levels are not starved.
@@ -74,14 +77,14 @@ class Delays:
         return count >= TICK_COUNT_MAX
 
     def finish(self) -> None:
-        """Save how far we came; the log is flushed."""
+        """Save the progress; the log is flushed."""
         self._saving.finish()
 
     def table(self) -> DelayOffsetTable:
         return DelayOffsetTable(data_version=self._version, offset_table=self._offsets())
 
     def _deliver(self, level: _Level, now_ms: int) -> int:
-        """One chunk; how many messages it moved past."""
+        """Deliver one chunk; returns by how much the offset advanced."""
         queue = self._store.queues.get(level.queue)
         if queue is None or level.offset >= queue.end:
             return 0
@@ -91,8 +94,10 @@ class Delays:
             return 0
         limit = ReadLimit(due, CHUNK_BYTES_MAX)
         with self._store.read(level.queue, QueueOffset(start), limit) as found:
-            meant = [stored.meant() for stored in records(found)]
-            entries = [message.to_entry() for message in meant if message is not None]
+            if found.status is ReadStatus.NOT_READY:
+                return 0  # the next tick reads again
+            messages = [stored.destination() for stored in records(found)]
+            entries = [message.to_entry() for message in messages if message is not None]
             if not deliver(self._writer, entries):
                 return 0
             level.offset = found.next_offset
@@ -110,7 +115,7 @@ class Delays:
 
 
 def _levels(store: MessageStore, offsets: dict[int, int]) -> list[_Level]:
-    """The levels of the settings, and those of which messages are left from other settings."""
+    """The configured levels, and those that still have messages from earlier settings."""
     delays = store.config.delay_levels_ms or (0,)
     left = [queue.key.queue_id + 1 for queue in store.queues.of_topic(SCHEDULE_TOPIC)]
     return [
@@ -125,14 +130,14 @@ def _levels(store: MessageStore, offsets: dict[int, int]) -> list[_Level]:
 
 
 def _due(units: bytes, now_ms: int, delay_ms: int) -> int:
-    """How many units from the first on are due. Their tag hash is the moment of delivery.
+    """How many units from the first on are due. Their tag hash is the time of delivery.
 
-    A moment further ahead than the delay means that the clock was set back or the level changed:
-    such a message is due now, as in RocketMQ, rather than in a year.
+    A time further ahead than the delay means that the clock was set back or the level changed: such
+    a message is due now, as in RocketMQ, rather than in a year.
     """
     count = 0
-    for _, size, moment in UNIT.iter_unpack(units):
-        if now_ms < moment <= now_ms + delay_ms and size != MISSING_SIZE:
+    for _, size, due_ms in UNIT.iter_unpack(units):
+        if now_ms < due_ms <= now_ms + delay_ms and size != MISSING_SIZE:
             break
         count += 1
     return count

@@ -16,23 +16,32 @@ the topic again when that time has passed; the schedule holds it under the time 
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.writing import incoming
+from tianzhou.broker.writing import recall_handle as recall
 from tianzhou.broker.writing.delivery import deliver
 from tianzhou.broker.writing.due_queue import Schedule
+from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.broker.writing.recall_handle import cancel_key
-from tianzhou.broker.writing.stored import Stored, at_offset, records
+from tianzhou.broker.writing.recall_handle import Handle, cancel_key
+from tianzhou.broker.writing.stored import Stored, at_offset, records, require_ready
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
-from tianzhou.store.read import ReadLimit
+from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
 
 log: Final = logging.getLogger("tianzhou.broker")
 
@@ -69,21 +78,24 @@ class Timers:
         self.begin()
 
     def begin(self) -> None:
-        """Go on where the saved progress says."""
+        """Resume at the saved progress."""
         store, clock = self._store, self._clock
         table = progress_table(store)
         self._before = table.load()
         end = store.max_offset(TIMER_QUEUE)
         self._scanned = min(self._before.low, end)
-        # A crash may have taken the end of the queue: what gets these offsets next was not read.
+        # A crash may have lost the end of the queue: the next messages with these offsets are new.
         self._scanned_before = min(self._before.scanned, end)
         self._schedule = Schedule()
         self._cancelled: set[bytes] = set()
         self._seen_ms = 0
         self._saving = FlushedCheckpoint(
-            store, self._progress, table.save,
-            every_ms=self._save_every_ms, now_s=clock.monotonic_s(),
-        )  # fmt: skip
+            store,
+            self._progress,
+            table.save,
+            every_ms=self._save_every_ms,
+            now_s=clock.monotonic_s(),
+        )
 
     def __len__(self) -> int:
         return len(self._schedule)
@@ -92,7 +104,7 @@ class Timers:
         return len(self._schedule) >= TIMERS_MAX
 
     def soonest(self) -> Iterator[int]:
-        """Offsets in the timer's queue of what waits, in the order in which it is due."""
+        """Queue offsets of the waiting messages, in the order in which they are due."""
         return iter(self._schedule)
 
     def is_cancelled(self, stored: Stored) -> bool:
@@ -120,32 +132,32 @@ class Timers:
         return not is_complete or count >= TICK_COUNT_MAX
 
     def finish(self) -> None:
-        # What is saved speaks of all that had been read before; until that is read again, the
-        # older progress is the better one.
+        # The saved progress covers everything that was read before the start. Until it is read
+        # again, the saved progress is better than the current one.
         if self._scanned >= self._scanned_before:
             self._saving.finish()
 
     # Reading the topic
 
     def scan(self) -> bool:
-        """Read on, a slice; whether the end was reached."""
+        """Read the next slice; returns whether the end was reached."""
         for _ in range(SCAN_SLICES_MAX):
             if self._scanned >= self._store.max_offset(TIMER_QUEUE):
                 return True
             with self._store.read(TIMER_QUEUE, QueueOffset(self._scanned), _SLICE) as found:
                 for stored in records(found):
-                    self._meet(stored)
+                    self._add(stored)
                 self._scanned = found.next_offset
         return self._scanned >= self._store.max_offset(TIMER_QUEUE)
 
-    def _meet(self, stored: Stored) -> None:
+    def _add(self, stored: Stored) -> None:
         offset = int(stored.view.queue_offset)
         stored_ms = self._seen_ms = stored.view.store_timestamp
         deliver_ms = max(0, stored.number(keys.TIMER_DELIVER_MS, 0))
         if offset < self._scanned_before:
             before = self._before
-            moment = min(deliver_ms, stored_ms + before.roll_ms)
-            if (moment, offset) < (before.moment, before.offset):
+            due_ms = min(deliver_ms, stored_ms + before.roll_ms)
+            if (due_ms, offset) < (before.moment, before.offset):
                 return
         cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
         if cancels is not None:
@@ -164,8 +176,15 @@ class Timers:
             first = self._schedule.first()
             if first is None or first[0] > until_ms:
                 break
-            taken.append(self._schedule.pop())
-            entry = self._due(taken[-1][1], now_ms, ended)
+            found, stored = at_offset(self._store, TIMER_QUEUE, first[1])
+            with found:
+                if found.status is ReadStatus.NOT_READY:
+                    break  # it stays in the schedule, and the next tick reads it again
+                taken.append(self._schedule.pop())
+                if stored is None:
+                    log.error("timer.message_unreadable", extra={"offset": first[1]})
+                    continue
+                entry = self._due(stored, now_ms, ended)
             if entry is not None:
                 entries.append(entry)
                 size += len(entry.body)
@@ -176,27 +195,23 @@ class Timers:
         self._cancelled.difference_update(ended)
         return len(taken)
 
-    def _due(self, offset: int, now_ms: int, ended: list[bytes]) -> Entry | None:
-        """What becomes of a message whose moment has come; None: nothing more."""
-        found, stored = at_offset(self._store, TIMER_QUEUE, offset)
-        with found:
-            if stored is None:
-                log.error("timer.message_unreadable", extra={"offset": offset})
-                return None
-            is_roll = stored.number(keys.TIMER_DELIVER_MS, 0) > now_ms
-            cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
-            if cancels is not None and not is_roll:
-                ended.append(cancels)
-                return None
-            if cancels is None and _key_of(stored) in self._cancelled:
-                return None
-            message = _rolled(stored) if is_roll else stored.meant()
-            return None if message is None else message.to_entry()
+    def _due(self, stored: Stored, now_ms: int, ended: list[bytes]) -> Entry | None:
+        """The entry to write for a message that is due, or must be rolled; None if it was cancelled
+        or is a recall. Recalls that are over are added to `ended`."""
+        is_roll = stored.number(keys.TIMER_DELIVER_MS, 0) > now_ms
+        cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
+        if cancels is not None and not is_roll:
+            ended.append(cancels)
+            return None
+        if cancels is None and _key_of(stored) in self._cancelled:
+            return None
+        message = _rolled(stored) if is_roll else stored.destination()
+        return None if message is None else message.to_entry()
 
     # Progress
 
     def progress(self) -> TimerProgress:
-        """As it would be saved now."""
+        """The progress as it would be saved now."""
         return self._progress() if self._scanned >= self._scanned_before else self._before
 
     def _progress(self) -> TimerProgress:
@@ -214,6 +229,70 @@ def _key_of(stored: Stored) -> bytes:
 
 
 def _rolled(stored: Stored) -> Incoming:
-    """The same message for the end of the topic, where it is young again."""
+    """The message to be appended again, so that it outlives the retention."""
     times = stored.number(keys.TIMER_ROLL_TIMES, 0) + 1
     return stored.to_incoming().with_properties({keys.TIMER_ROLL_TIMES: b"%d" % times})
+
+
+@dataclass(slots=True, kw_only=True)
+class Recall:
+    config: BrokerConfig
+    store: MessageStore
+    permission: Permission
+    timers: Timers
+    writer: Writer
+    clock: Clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.RECALL_MESSAGE: self.recall}
+
+    def recall(self, request: Request) -> Reply | None:
+        asked = RecallMessageRequest.from_ext(request.header.ext)
+        self.permission.check_write()
+        handle = self._checked(asked)
+        cancelling = Incoming(
+            handle.topic,
+            0,
+            b"0",
+            b"TAGS\x01_RECALL_TAG_\x02",
+            born_timestamp=self.clock.now_ms(),
+            born_host=request.peer.remote_host,
+        )
+        record = incoming.timed(cancelling, handle.deliver_ms).with_properties(
+            {keys.TIMER_DELETE_UNIQ_KEY: handle.cancel_key()}
+        )
+        appended = self.writer.put([record.to_entry()])
+        self.timers.cancel(handle.cancel_key())
+        reply = Reply(ext=RecallMessageResponse(msg_id=handle.unique_id).to_ext())
+        reply_when_durable(self.writer, request, appended.end, reply)
+        return None
+
+    def _checked(self, asked: RecallMessageRequest) -> Handle:
+        handle = recall.decode(asked.recall_handle)
+        if handle is None:
+            raise _refused("invalid recall handle")
+        if handle.topic != asked.topic:
+            raise _refused(f"the handle is of topic {handle.topic}, not {asked.topic}")
+        if handle.broker != self.config.name:
+            raise _refused(f"the message is at broker {handle.broker}, not {self.config.name}")
+        left_ms = handle.deliver_ms - self.clock.now_ms()
+        if left_ms <= 0:
+            raise _refused(f"the message was delivered {-left_ms} ms ago")
+        if not self._waits(handle):
+            raise _refused(f"no message {handle.unique_id} waits for {handle.deliver_ms}")
+        return handle
+
+    def _waits(self, handle: Handle) -> bool:
+        """Whether the message waits; True without an index, which would be needed to check it."""
+        if self.store.index is None:
+            return True
+        with require_ready(self.store.find(names.TIMER_TOPIC, handle.unique_id)) as found:
+            return any(
+                stored.get(keys.REAL_TOPIC) == handle.topic.encode()
+                and stored.number(keys.TIMER_DELIVER_MS, -1) == handle.deliver_ms
+                for stored in records(found)
+            )
+
+
+def _refused(reason: str) -> RequestRejected:
+    return RequestRejected(ResponseCode.ILLEGAL_OPERATION, f"recall failed: {reason}")

@@ -1,12 +1,13 @@
-"""How far the timer came, as it is saved in `config/timerProgress.json`.
+"""The progress of the timer, as saved in `config/timerProgress.json`.
 
-    low      no message of the timer's topic before this offset waits
+    low      every message of the timer's topic before this offset is delivered or cancelled
     scanned  messages before this offset had been read
-    moment, offset, roll_ms
-             of those that had been read, the ones before (moment, offset) are delivered;
-             moments are counted as described in `timer.py`, with this roll
+    `moment`, offset, roll_ms
+             of the messages that had been read, those before (`moment`, offset) are delivered;
+             `moment` is a time in milliseconds, see `timer.py`
 
-So a start reads from `low` on, and passes over what is before `scanned` and before the moment.
+A restart therefore reads from `low` on, and skips messages before `scanned` that are due before
+`moment`.
 """
 
 import msgspec

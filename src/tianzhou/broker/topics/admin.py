@@ -1,4 +1,4 @@
-"""Topics as administrators see them: made, changed, listed, looked at, deleted."""
+"""Administration of topics: create, update, list, inspect and delete them."""
 
 import logging
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class AdminTopics:
     config: BrokerConfig
     store: MessageStore
@@ -64,7 +64,7 @@ class AdminTopics:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.GET_TOPIC_CONFIG: self.one,
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all,
             RequestCode.GET_TOPIC_STATS_INFO: self.offsets_of_queues,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system,
@@ -72,7 +72,7 @@ class AdminTopics:
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
         }
 
-    # Changing
+    # Changes
 
     def update(self, request: Request) -> Reply:
         asked = CreateTopicRequest.from_ext(request.header.ext)
@@ -94,7 +94,7 @@ class AdminTopics:
         return Reply()
 
     def _put(self, asked: list[TopicConfig], request: Request) -> None:
-        """All or none: each is looked at before the first is stored."""
+        """Store all topics or none: each is checked before the first is stored."""
         checked = [self._checked(topic) for topic in asked]
         self.topics.put(*checked)
         for topic in checked:
@@ -122,12 +122,14 @@ class AdminTopics:
         except UsageError as error:
             raise _invalid(str(error)) from error
         if self.topics.is_system(name):
-            raise _invalid(f"topic {name} is the broker's own; it can't be changed or deleted")
+            raise _invalid(
+                f"topic {name} is internal to the broker; it cannot be changed or deleted"
+            )
         return name
 
     def delete(self, request: Request) -> Reply:
-        """Settings, offsets and queues go; the messages themselves go when their files expire.
-        Deleting a topic that is not there is no mistake: a tool asks every broker."""
+        """Delete settings, offsets and queues; the messages are deleted when their files expire. A
+        missing topic is not an error: tools send the request to every broker."""
         name = self._own_name(TopicRequest.from_ext(request.header.ext).topic)
         # Only a Raft group must know that the table is saved; otherwise the response waits for the
         # deletion, which is recorded after the table.
@@ -138,7 +140,7 @@ class AdminTopics:
         return Reply()
 
     def clean_unused(self, request: Request) -> Reply:
-        """Queues of topics that are in no table any more."""
+        """Remove queues of topics that no longer exist."""
         stored = {queue.key.topic for queue in self.store.queues}
         for name in sorted(stored - self.topics.all().keys() - self.removal.pending):
             if not self.topics.is_system(name):
@@ -146,9 +148,9 @@ class AdminTopics:
                 log.info("topic.cleaned", extra={"topic": name, "peer": request.peer.remote})
         return Reply()
 
-    # Looking
+    # Queries
 
-    def one(self, request: Request) -> Reply:
+    def topic_config(self, request: Request) -> Reply:
         asked = GetTopicConfigRequest.from_ext(request.header.ext)
         return Reply(body=fastjson.encode(self._get(asked.topic)))
 
@@ -156,22 +158,22 @@ class AdminTopics:
         """The whole table, or a page of it when the request has numbers."""
         asked = GetAllTopicConfigRequest.from_ext(request.header.ext)
         table = self.topics.table()
-        told = {LOG_END: str(self.store.log.end)}
+        log_end = {LOG_END: str(self.store.log.end)}
         if asked.max_topic_num is None:
-            return Reply(ext=told, body=fastjson.encode(table))
+            return Reply(ext=log_end, body=fastjson.encode(table))
         start = max(asked.topic_seq or 0, 0)
         if asked.data_version and (
             decode_data_version(asked.data_version.encode()) != table.data_version
         ):
-            start = 0  # the table changed between two pages: begin again
+            start = 0  # the table changed between two pages: restart with the first
         rows = sorted(table.topic_config_table.items())
         page = dict(islice(rows, start, start + max(asked.max_topic_num, 0)))
         body = TopicConfigTable(data_version=table.data_version, topic_config_table=page)
         gives = GetAllTopicConfigResponse(total_topic_num=len(rows))
-        return Reply(ext=gives.to_ext() | told, body=fastjson.encode(body))
+        return Reply(ext=gives.to_ext() | log_end, body=fastjson.encode(body))
 
     def offsets_of_queues(self, request: Request) -> Reply:
-        """Every queue that can be read or written, also those that never had a message."""
+        """Offsets of every queue that can be read or written, including empty ones."""
         topic = self._get(TopicRequest.from_ext(request.header.ext).topic)
         name, rows = topic.topic_name, dict[MessageQueue, TopicOffset]()
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
@@ -191,7 +193,7 @@ class AdminTopics:
         return Reply(body=fastjson.encode(TopicList(topic_list=found)))
 
     def consumed_by(self, request: Request) -> Reply:
-        """Groups that have been here, or subscribe now."""
+        """Groups that have committed offsets or subscribe now."""
         topic = TopicRequest.from_ext(request.header.ext).topic
         groups = set(self.offsets.groups_of(topic))
         groups |= {

@@ -1,7 +1,7 @@
-"""Attributes of topics, as `+name=value,-name`: what to set and what to take away.
+"""Attributes of topics, as `+name=value,-name`: attributes to set and to remove.
 
-Only attributes that mean something here are taken: one that we stored and did not follow would be a
-promise.
+Only attributes that this broker implements are accepted: storing others would suggest that they
+have an effect.
 """
 
 from collections.abc import Mapping

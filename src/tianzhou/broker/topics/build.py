@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.build import GroupTables
+from tianzhou.broker.metrics import gauge
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.admin import AdminTopics
 from tianzhou.broker.topics.permission import Permission
@@ -23,19 +24,41 @@ def build(base: Foundation, tables: GroupTables) -> TopicSlice:
     config, store, clock, writer = base.config, base.store, base.clock, base.writer
     levels = len(store.config.delay_levels_ms)
     is_replica = base.role_state.is_replica
-    topics = Topics(store.tables.topics, config, clock, levels, is_replica=is_replica)
+    being_deleted: set[str] = set()
+    topics = Topics(
+        store.tables.topics,
+        config,
+        clock,
+        levels,
+        is_replica=is_replica,
+        being_deleted=being_deleted,
+    )
     permission = Permission(config.name, config.permission, base.role_state)
     permission.changed.append(topics.touch)
-    removal = TopicRemoval(store, tables.offsets, base.stats, writer.settle)
-    topics.being_deleted = removal.pending
+    removal = TopicRemoval(
+        store,
+        tables.offsets,
+        base.stats,
+        writer.settle,
+        is_replicated=base.mode.replicates_tables,
+        pending=being_deleted,
+    )
     writer.written.append(removal.release)
     admin = AdminTopics(
-        config, store, topics, tables.offsets, tables.sessions, base.stats, clock, removal
+        config=config,
+        store=store,
+        topics=topics,
+        offsets=tables.offsets,
+        sessions=tables.sessions,
+        stats=base.stats,
+        clock=clock,
+        removal=removal,
     )
 
     def adopt(changed: BrokerConfig) -> None:
         if permission.bits != changed.permission:
             permission.set(changed.permission)
 
-    contribution = Slice(serves=(admin,), adopts=(topics.adopt, adopt))
+    metrics = (gauge("topics", "Topics of this broker", topics.__len__),)
+    contribution = Slice(serves=(admin,), metrics=metrics, adopts=(topics.adopt, adopt))
     return TopicSlice(topics=topics, permission=permission, removal=removal, slice=contribution)

@@ -1,4 +1,4 @@
-"""What the broker as a whole allows: reading, writing. Taken away to drain it for maintenance."""
+"""Read and write permission of the whole broker; removed to drain it for maintenance."""
 
 from collections.abc import Callable
 
@@ -19,15 +19,16 @@ class Permission:
 
     def set(self, bits: int) -> None:
         self.bits = bits
-        for tell in self.changed:
-            tell()
+        for notify in self.changed:
+            notify()
 
     def check_write(self) -> None:
         self._role_state.check_write()
         if not self.bits & PERM_WRITE:
             raise RequestRejected(
                 ResponseCode.NO_PERMISSION,
-                f"broker {self._name} takes no messages now: it is being drained; send to another",
+                f"broker {self._name} accepts no messages now: it is being drained; "
+                "send to another broker",
             )
 
     def check_read(self) -> None:

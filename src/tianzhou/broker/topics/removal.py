@@ -1,4 +1,4 @@
-"""Removal of what a deleted topic leaves behind: its queues, its groups' offsets, its statistics.
+"""Removal of the state of a deleted topic: its queues, its groups' offsets, its statistics.
 
 A broker without a Raft group removes them at once, and responds when the flush thread has recorded
 the deletion: until then a crash could bring the topic back. In a Raft group the log contains the
@@ -36,7 +36,7 @@ class TopicRemoval:
     _waiting: deque[tuple[int, OnDurable]] = field(default_factory=deque[tuple[int, OnDurable]])
 
     def request(self, topic: str) -> None:
-        """Remove what is left of a topic: now, or once its deletion is committed."""
+        """Remove the state of a topic: now, or once its deletion is committed."""
         if self.is_replicated:
             self.pending.add(topic)
         else:
@@ -56,12 +56,12 @@ class TopicRemoval:
         self.store.delete_topic(topic, before=before)
         self.stats.topic_deleted(topic)
 
-    def holds(self, answer: OnDurable) -> bool:
-        """Whether `answer` is called later, once every deletion so far is durable."""
+    def holds(self, on_durable: OnDurable) -> bool:
+        """Whether `on_durable` is called later, once every deletion so far is durable."""
         removals = self.store.removals
         if removals.durable == removals.begun:
             return False
-        self._waiting.append((removals.begun, answer))
+        self._waiting.append((removals.begun, on_durable))
         return True
 
     def release(self) -> None:

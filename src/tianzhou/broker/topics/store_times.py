@@ -1,15 +1,16 @@
-"""When single messages of a queue were stored: what reports about topics and groups show."""
+"""Store times of single messages, for reports about topics and groups."""
 
 from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.record.message import MessageView
+from tianzhou.store.protocols import QueueReader
 from tianzhou.store.read import ReadLimit
-from tianzhou.store.store import MessageStore
 
 _ONE = ReadLimit(count=1)
 
 
-def store_time(store: MessageStore, key: QueueKey, offset: int) -> int | None:
-    """Store time of the message at this rank; None if it is not, or no longer, there."""
+def store_time(store: QueueReader, key: QueueKey, offset: int) -> int | None:
+    """Store time of the message at this offset; None if it does not exist, or no longer, or cannot
+    be read yet: a report must not wait for it."""
     if offset < 0:
         return None
     with store.read(key, QueueOffset(offset), _ONE) as found:
@@ -18,5 +19,5 @@ def store_time(store: MessageStore, key: QueueKey, offset: int) -> int | None:
     return None
 
 
-def last_store_time(store: MessageStore, key: QueueKey) -> int | None:
+def last_store_time(store: QueueReader, key: QueueKey) -> int | None:
     return store_time(store, key, store.max_offset(key) - 1)

@@ -1,4 +1,4 @@
-"""The topics of this broker: how many queues each has and what may be done with it."""
+"""The topics of this broker, with their queues and permissions."""
 
 from collections.abc import Callable, Collection
 from typing import Final
@@ -41,8 +41,11 @@ class Topics:
         delay_levels: int,
         *,
         is_replica: Callable[[], bool] = lambda: False,
+        being_deleted: Collection[str] = (),
     ) -> None:
-        """`is_replica` tells whether currently only another broker may create topics."""
+        """`is_replica` returns whether only another broker currently may create topics;
+        `being_deleted` has the names that cannot be used yet, because their deletion is not
+        committed."""
         self._table = table
         self._is_replica = is_replica
         self._config = config
@@ -52,17 +55,16 @@ class Topics:
         self.version: DataVersion = stored.data_version
         self._unsaved: set[str] = set()
         """Topics that the flush thread may have yet to save."""
-        self.being_deleted: Collection[str] = ()
-        """Names that cannot be used yet: their deletion is not committed."""
+        self._being_deleted = being_deleted
         self.changed: list[Callable[[], None]] = []
-        """Called after every change: routes must be registered anew, caches dropped."""
+        """Called after every change, to register routes and drop caches."""
         for topic in _built_in(config, delay_levels):
             self._topics.setdefault(topic.topic_name, topic)
         for name in self._topics:
             names.checked_topic(name)  # the table may have been edited by hand
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         self._config = config
 
     def get(self, name: str) -> TopicConfig | None:
@@ -81,7 +83,7 @@ class Topics:
         return names.is_system(name, cluster=self._config.cluster, broker=self._config.name)
 
     def put(self, *topics: TopicConfig, wait: bool = True) -> None:
-        """Make or change topics: all, or none of them. Without `wait` the flush thread saves
+        """Create or update topics, all or none. Without `wait` the flush thread saves
         them."""
         for topic in topics:
             self._check(topic, fresh=len({t.topic_name for t in topics} - self._topics.keys()))
@@ -98,7 +100,7 @@ class Topics:
 
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
-        if name in self.being_deleted:
+        if name in self._being_deleted:
             raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"topic {name} is being deleted; retry after the group has committed that",
@@ -117,21 +119,21 @@ class Topics:
             )
 
     def follow(self, master: TopicConfigTable) -> list[str]:
-        """A slave takes over the master's table; the topics that are gone with it."""
+        """Adopt the master's table on a slave; returns the topics that this removed."""
         if master.data_version == self.version:
             return []
-        gone = [name for name in self._topics if name not in master.topic_config_table]
-        gone = [name for name in gone if not self.is_system(name)]
+        removed = [name for name in self._topics if name not in master.topic_config_table]
+        removed = [name for name in removed if not self.is_system(name)]
         kept = {name: topic for name, topic in self._topics.items() if self.is_system(name)}
         self._topics = kept | {
             name: topic for name, topic in master.topic_config_table.items() if _is_name(name)
         }
         self.version = master.data_version
-        self._tell()
-        return gone
+        self._save_and_notify()
+        return removed
 
     def touch(self) -> None:
-        """What others see of the topics changed, though no topic did."""
+        """Publish the table again although no topic changed, because the permission did."""
         self._save()
 
     def remove(self, name: str, *, wait: bool = True) -> bool:
@@ -143,7 +145,7 @@ class Topics:
         return True
 
     def for_send(self, name: str, template: str, queues_asked: int) -> TopicConfig | None:
-        """The topic, made after the template that the producer names if it is new."""
+        """The topic; a new one is created from the template that the producer names."""
         found = self._topics.get(name)
         if found is not None:
             self._save_unsaved(name)
@@ -197,17 +199,17 @@ class Topics:
             state_version=self.version.state_version,
             timestamp=self._clock.now_ms(),
         )
-        self._tell(wait=wait)
+        self._save_and_notify(wait=wait)
 
-    def _tell(self, *, wait: bool = True) -> None:
+    def _save_and_notify(self, *, wait: bool = True) -> None:
         save = self._table.save if wait else self._table.save_later
         save(self.table())
-        for tell in self.changed:
-            tell()
+        for notify in self.changed:
+            notify()
 
 
 def _is_name(name: str) -> bool:
-    """RocketMQ's masters may have topics that we would not make."""
+    """Whether a name is valid here; RocketMQ's masters may have topics with other names."""
     try:
         names.checked_topic(name)
     except UsageError:

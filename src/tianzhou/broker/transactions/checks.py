@@ -1,19 +1,20 @@
-"""Asking producers what became of their transactions.
+"""Checks of undecided transactions: requests to producers for a decision.
 
-An undecided half is looked at when it is old enough, then at intervals. Its producer is asked by a
-one-way request and decides as it always does. How often it was asked is kept in memory: a restart
-asks a few times more, which harms nobody, and no check costs a write. Without a living producer of
-its group a half waits, uncounted. After the last check it is parked where an operator finds it.
+An undecided half message is checked when it is old enough, then at intervals. The check is a one-
+way request to a producer, which decides with its usual request. The number of checks is kept in
+memory: after a restart a producer may get a few more, which is harmless, and no check costs a
+write. Without a connected producer of its group a half waits, and no check is counted. After the
+last check it is parked for an operator.
 """
 
 import logging
 from array import array
+from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.broker.transactions.decisions import Transactions
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
@@ -26,15 +27,16 @@ from tianzhou.broker.writing.stored import Stored, at_offset
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import build, stamp
+from tianzhou.store.read import ReadStatus
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_send import CheckTransactionStateRequest
 
 log: Final = logging.getLogger("tianzhou.broker")
 
-LOOKS_MAX: Final = 1024
-"""Half messages that one slice of a tick looks at, 5 us each: when thousands are due together,
-after a start for example, clients are served in between. Most looks find the message decided."""
+CHECKED_MAX: Final = 1024
+"""Half messages that one slice of a tick considers, 5 us each: when thousands are due together,
+after a start for example, clients are served in between. Most of them are decided already."""
 WORK_MAX: Final = 64
 """Checks, parkings and copies in one tick."""
 WORK_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -42,7 +44,35 @@ WORK_BYTES_MAX: Final = 4 * 1024 * 1024
 SPREAD_MAX: Final = 20_000
 """Decided halves that a start may have to read because of an old one before them."""
 COPY_AGE_MS: Final = 86_400_000
-"""A half is copied long before retention could take it."""
+"""A half is copied long before retention could delete it."""
+
+
+@dataclass(slots=True)
+class _Tick:
+    """The work of one tick."""
+
+    count: int = 0
+    size: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.count < WORK_MAX and self.size < WORK_BYTES_MAX
+
+    def add(self, size: int = 0) -> None:
+        self.count += 1
+        self.size += size
+
+
+class _Plan:
+    """When to check which half."""
+
+    def __init__(self) -> None:
+        self.due = Schedule()
+        """Halves by the time of their next check; those decided by then are skipped."""
+        self.waiting: dict[str, array[int]] = {}
+        """Halves by producer group, of groups without a connected producer."""
+        self.turns: dict[str, int] = {}
+        """How many checks each group was sent."""
 
 
 class TransactionChecks:
@@ -53,8 +83,8 @@ class TransactionChecks:
         config: BrokerConfig,
         store: MessageStore,
         writer: Writer,
+        *,
         sessions: Sessions,
-        offsets: ConsumerOffsets,
         halves: HalfQueue,
         transactions: Transactions,
         parked: ParkedTransactions,
@@ -64,15 +94,14 @@ class TransactionChecks:
         self._store = store
         self._writer = writer
         self._sessions = sessions
-        self._offsets = offsets
         self._halves = halves
         self._transactions = transactions
         self.parked = parked
         self._clock = clock
-        retention_ms = store.config.retention_hours * 3_600_000
-        self._copy_age_ms = max(60_000, min(COPY_AGE_MS, retention_ms // 2))
-        self._work = self._work_bytes = 0
-        self._forget_plan()
+        self._tick = _Tick()
+        self._plan = _Plan()
+        self._oldest = (-1, 0)
+        """Offset and store time of the half that was the oldest at the last tick."""
         self._begin_saving()
 
     def adopt(self, config: BrokerConfig) -> None:
@@ -82,38 +111,33 @@ class TransactionChecks:
     def begin(self) -> None:
         """Read which halves are undecided, complete a decision that a crash interrupted, and plan
         when to ask about the others."""
-        self._forget_plan()
-        self._halves.begin(self._plan)
+        self._plan = _Plan()
+        self._oldest = (-1, 0)
+        self._halves.begin(self._schedule)
         self._transactions.complete_last()
         self.parked.begin()
         self._begin_saving()
 
-    def _forget_plan(self) -> None:
-        self._due = Schedule()
-        """When to check each half; halves decided by then are skipped."""
-        self._waiting: dict[str, array[int]] = {}
-        """Halves by group that has no living producer."""
-        self._turns: dict[str, int] = {}
-        self._oldest = (-1, 0)
-        """Offset and store time of the half that was the oldest at the last tick."""
-
     def _begin_saving(self) -> None:
         self._saving = FlushedCheckpoint(
-            self._store, self._halves.progress, self._save,
-            every_ms=self._config.offsets_save_ms, now_s=self._clock.monotonic_s(),
-        )  # fmt: skip
+            self._store,
+            self._halves.progress,
+            self._halves.save_progress,
+            every_ms=self._config.offsets_save_ms,
+            now_s=self._clock.monotonic_s(),
+        )
 
     def tick(self) -> bool:
         now_ms = self._clock.now_ms()
-        self._work = self._work_bytes = 0
+        self._tick = _Tick()
         self.scan()
         self._wake(now_ms)
-        looks = 0
-        while self._is_due(now_ms) and looks < LOOKS_MAX and self._has_room:
-            looks += 1
-            offset = self._due.pop()[1]
+        count = 0
+        while self._is_due(now_ms) and count < CHECKED_MAX and self._tick.has_room:
+            count += 1
+            offset = self._plan.due.pop()[1]
             if offset in self._halves.pending:
-                self._look(offset, now_ms)
+                self._check(offset, now_ms)
         self._copy_old(now_ms)
         self._saving.tick(self._clock.monotonic_s())
         return self.parked.tick() or self._halves.is_behind or self._is_due(now_ms)
@@ -121,113 +145,112 @@ class TransactionChecks:
     def finish(self) -> None:
         self._saving.finish()
 
-    def _save(self, progress: tuple[int, int]) -> None:
-        group = names.TRANSACTION_GROUP
-        self._offsets.put(group, names.HALF_TOPIC, 0, progress[0])
-        self._offsets.put(group, names.OP_TOPIC, 0, progress[1])
-
-    @property
-    def _has_room(self) -> bool:
-        return self._work < WORK_MAX and self._work_bytes < WORK_BYTES_MAX
-
-    # When
+    # Planning
 
     def scan(self) -> None:
-        """Read on in the half queue, a slice, and plan when to look at what is there."""
-        self._halves.scan(self._plan)
+        """Read the next slice of the half queue, and plan its checks."""
+        self._halves.scan(self._schedule)
 
     def _is_due(self, now_ms: int) -> bool:
-        first = self._due.first()
+        first = self._plan.due.first()
         return first is not None and first[0] <= now_ms
 
-    def _plan(self, half: Half) -> None:
+    def _schedule(self, half: Half) -> None:
         wait_ms = self._config.transaction_timeout_ms
         if half.immunity_ms is not None:
             wait_ms = half.immunity_ms
         if half.is_copy:
-            wait_ms = self._config.transaction_check_ms  # copied, and checked before perhaps
-        self._due.push(half.stored_ms + wait_ms, half.offset)
+            wait_ms = self._config.transaction_check_ms  # a copy may have been checked before
+        self._plan.due.push(half.stored_ms + wait_ms, half.offset)
 
-    def _again(self, offset: int, now_ms: int) -> None:
-        self._due.push(now_ms + self._config.transaction_check_ms, offset)
+    def _check_later(self, offset: int, now_ms: int) -> None:
+        self._plan.due.push(now_ms + self._config.transaction_check_ms, offset)
 
     def _wake(self, now_ms: int) -> None:
         """Check halves whose producers reconnected: as many as one tick allows."""
-        for group in [group for group in self._waiting if self._living(group)]:
-            waiting = self._waiting[group]
-            for offset in waiting[:LOOKS_MAX]:
-                self._due.push(now_ms, offset)
-            del waiting[:LOOKS_MAX]
+        plan = self._plan
+        for group in [group for group in plan.waiting if self._connected(group)]:
+            waiting = plan.waiting[group]
+            for offset in waiting[:CHECKED_MAX]:
+                plan.due.push(now_ms, offset)
+            del waiting[:CHECKED_MAX]
             if not waiting:
-                del self._waiting[group]
+                del plan.waiting[group]
 
-    def _living(self, group: str) -> list[Client]:
+    def _connected(self, group: str) -> list[Client]:
         clients = self._sessions.producers.get(group, {})
         return [client for client in clients.values() if client.peer.is_open]
 
     def recheck(self, root: int) -> bool:
-        """Ask again in the next tick, and count from the first time; False: it is decided."""
+        """Check a half in the next tick, and count from 0; returns False if it is decided."""
         offset = self._halves.current(root)
         if offset not in self._halves.pending:
             return False
         self._halves.pending.set_checks(offset, 0)
-        # Out of its place in the plan, or it would be asked twice as often from now on.
-        self._due.discard(offset)
-        for waiting in self._waiting.values():
+        # Remove the planned check, or the half would be checked twice as often from now on.
+        self._plan.due.discard(offset)
+        for waiting in self._plan.waiting.values():
             if offset in waiting:
                 waiting.remove(offset)
-        self._due.push(self._clock.now_ms(), offset)
+        self._plan.due.push(self._clock.now_ms(), offset)
         return True
 
-    # What
+    # Checking
 
-    def _look(self, offset: int, now_ms: int) -> None:
+    def _check(self, offset: int, now_ms: int) -> None:
         pending = self._halves.pending
         checks, group = pending.checks(offset), pending.group(offset)
         if checks >= self._config.transaction_checks_max:
             if not self._park(offset):
-                self._again(offset, now_ms)
+                self._check_later(offset, now_ms)
             return
-        living = self._living(group)
-        if not living:
-            self._waiting.setdefault(group, array("q")).append(offset)
+        connected = self._connected(group)
+        if not connected:
+            self._plan.waiting.setdefault(group, array("q")).append(offset)
             return
-        # One after the other, so that one producer that hangs does not get them all.
-        turn = self._turns[group] = self._turns.get(group, -1) + 1
-        if self._ask(offset, living[turn % len(living)]):
+        # Producers take turns, so that one that hangs does not get all checks.
+        turn = self._plan.turns[group] = self._plan.turns.get(group, -1) + 1
+        if self._send_check(offset, connected[turn % len(connected)]):
             pending.set_checks(offset, checks + 1)
-            self._again(offset, now_ms)
+        if offset in pending:
+            self._check_later(offset, now_ms)
 
-    def _ask(self, offset: int, client: Client) -> bool:
+    def _send_check(self, offset: int, client: Client) -> bool:
         found, stored = at_offset(self._store, HALF_QUEUE, offset)
         with found:
+            if found.status is ReadStatus.NOT_READY:
+                return False
             if stored is None:
                 self._give_up(offset)
                 return False
-            message, view = stored.meant() or stored.to_incoming(), stored.view
+            message, view = stored.destination() or stored.to_incoming(), stored.view
             fields = CheckTransactionStateRequest(
-                topic=message.topic, tran_state_table_offset=int(view.queue_offset),
-                commit_log_offset=int(view.physical_offset), msg_id=view.message_id,
-                transaction_id=view.message_id, offset_msg_id=view.offset_id,
+                topic=message.topic,
+                tran_state_table_offset=int(view.queue_offset),
+                commit_log_offset=int(view.physical_offset),
+                msg_id=view.message_id,
+                transaction_id=view.message_id,
+                offset_msg_id=view.offset_id,
                 broker_name=self._config.name,
-            )  # fmt: skip
+            )
             body = _record(message, stored, self._writer.store_host)
         client.peer.tell(RequestCode.CHECK_TRANSACTION_STATE, fields.to_ext(), body)
-        self._work += 1
-        self._work_bytes += len(body)
+        self._tick.add(len(body))
         return True
 
     def _give_up(self, offset: int) -> None:
-        """It expired or is damaged: there is nothing to ask about, and nothing to keep."""
+        """Drop a half that has expired or is damaged."""
         group = self._halves.pending.group(offset)
         log.error("transaction.half_unreadable", extra={"offset": offset, "group": group})
-        self._work += 1
+        self._tick.add()
         self._halves.lost(offset)
 
     def _park(self, offset: int) -> bool:
-        """Keep it where no consumer looks and an operator does; False: try later."""
+        """Park a half for an operator; returns False if that must be retried later."""
         found, stored = at_offset(self._store, HALF_QUEUE, offset)
         with found:
+            if found.status is ReadStatus.NOT_READY:
+                return False
             if stored is None:
                 self._give_up(offset)
                 return True
@@ -239,7 +262,7 @@ class TransactionChecks:
             parked = parked._replace(
                 topic=names.CHECKED_OUT_TOPIC, prepared_offset=stored.view.physical_offset
             )
-        self._work += 1
+        self._tick.add()
         try:
             self._writer.put([parked.to_entry(), self._transactions.op(offset)])
         except RequestRejected:
@@ -257,15 +280,19 @@ class TransactionChecks:
         Only when the decided between them are the most by far: else copying would never end.
         """
         halves = self._halves
-        while self._has_room:
+        while self._tick.has_room:
             oldest = halves.pending.oldest
             if oldest is None:
                 return
             is_spread = halves.spread > SPREAD_MAX + 2 * len(halves.pending)
-            if not is_spread and now_ms - self._stored_ms(oldest, now_ms) < self._copy_age_ms:
+            if not is_spread and now_ms - self._stored_ms(oldest, now_ms) < self._copy_age_ms():
                 return
             if not self._copy(oldest):
                 return
+
+    def _copy_age_ms(self) -> int:
+        retention_ms = self._store.config.retention_hours * 3_600_000
+        return max(60_000, min(COPY_AGE_MS, retention_ms // 2))
 
     def _stored_ms(self, offset: int, now_ms: int) -> int:
         """When the oldest half was stored; the current time if it cannot be read: its next check
@@ -273,12 +300,16 @@ class TransactionChecks:
         if self._oldest[0] != offset:
             found, stored = at_offset(self._store, HALF_QUEUE, offset)
             with found:
+                if found.status is ReadStatus.NOT_READY:
+                    return now_ms
                 self._oldest = (offset, stored.view.store_timestamp if stored else now_ms)
         return self._oldest[1]
 
     def _copy(self, offset: int) -> bool:
         found, stored = at_offset(self._store, HALF_QUEUE, offset)
         with found:
+            if found.status is ReadStatus.NOT_READY:
+                return False
             if stored is None:
                 self._give_up(offset)
                 return True
@@ -289,8 +320,7 @@ class TransactionChecks:
                     keys.TRANSACTION_CHECK_TIMES: b"%d" % checks if checks else b"",
                 }
             )
-        self._work += 1
-        self._work_bytes += len(copy.body)
+        self._tick.add(len(copy.body))
         try:
             appended = self._writer.put([copy.to_entry(), self._transactions.op(offset)])
         except RequestRejected:
@@ -300,12 +330,15 @@ class TransactionChecks:
 
 
 def _record(message: Incoming, stored: Stored, store_host: bytes) -> bytes:
-    """The half as a stored record, with its real topic and queue: what a producer can decode."""
+    """The half as a stored record with its real topic and queue, which a producer can decode."""
     view = stored.view
     chunk = build([message.to_entry()], store_host=store_host, record_crc=False)
     stamp(
-        chunk, 0, 1,
-        queue_offsets=[view.queue_offset], physical_offset=view.physical_offset,
+        chunk,
+        0,
+        1,
+        queue_offsets=[view.queue_offset],
+        physical_offset=view.physical_offset,
         store_timestamp=view.store_timestamp,
-    )  # fmt: skip
+    )
     return bytes(chunk.data)

@@ -2,27 +2,30 @@
 
 A commit is one append of two records: the message where consumers see it, then the OP message that
 marks its half as done with. A crash keeps a prefix of an append, so it may leave the first without
-the second, and then that first is the last record of the log. A start looks there and completes it
-before anything else is written: no producer is asked about a message that was committed. Parking a
-half is a decision too, and done alike.
+the second, and then that first is the last record of the log. A start completes such a
+commit before anything else is written: no producer is asked about a committed message. Parking a
+half is a decision too, and works the same way.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker import names
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, HalfQueue, op_entry, root_of
+from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.broker.writing.stored import Stored, records
-from tianzhou.net.rpc import RequestRejected
+from tianzhou.broker.writing.stored import Stored, records, require_ready
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import flags
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
+from tianzhou.record.flags import TRANSACTION_NONE as UNDECIDED
 from tianzhou.store.store import MessageStore
-from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import EndTransactionRequest
 
 log: Final = logging.getLogger("tianzhou.broker")
@@ -32,10 +35,11 @@ ROLLBACK: Final = flags.TRANSACTION_ROLLBACK
 
 
 class Redirects(Protocol):
-    """Admission, as far as decisions need it."""
+    """The part of admission that decisions use."""
 
     def redirect(self, message: Incoming) -> Incoming:
-        """Where a message goes that must be delivered later; any other one unchanged."""
+        """The message redirected to an internal topic if it must be delivered later, else
+        unchanged."""
         ...
 
 
@@ -46,6 +50,7 @@ class Transactions:
         self,
         store: MessageStore,
         writer: Writer,
+        *,
         admission: Redirects,
         halves: HalfQueue,
         clock: Clock,
@@ -61,12 +66,12 @@ class Transactions:
 
         Raises RequestRejected, and then nothing is decided.
         """
-        with self._store.record_at(asked.commit_log_offset) as found:
+        with require_ready(self._store.record_at(asked.commit_log_offset)) as found:
             half = next(records(found), None)
             if half is None or half.view.topic != names.HALF_TOPIC:
                 raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR,
-                    f"find prepared transaction message failed: no half message stands at "
+                    f"find prepared transaction message failed: there is no half message at "
                     f"{asked.commit_log_offset}",
                 )
             _check(half, asked)
@@ -86,7 +91,7 @@ class Transactions:
         return op_entry(offset, born_ms=self._clock.now_ms(), host=self._writer.store_host)
 
     def _check_immunity(self, half: Stored, asked: EndTransactionRequest) -> None:
-        """A producer that asked to be left alone for a time must decide within it."""
+        """Raises RequestRejected if the immunity time that the producer requested has passed."""
         immunity_s = half.number(keys.CHECK_IMMUNITY_TIME, -1)
         if asked.from_transaction_check or immunity_s < 0:
             return
@@ -99,7 +104,7 @@ class Transactions:
             )
 
     def complete_last(self) -> None:
-        """Mark the half of a decided message as done with, if a crash came in between. Before
+        """Mark the half of a decided message as decided if a crash prevented that. Must run before
         anything else is written."""
         last = max((queue.last_physical_offset() for queue in self._store.queues), default=0)
         with self._store.record_at(last) as found:
@@ -129,7 +134,7 @@ def _is_decided(stored: Stored) -> bool:
 
 
 def _check(half: Stored, asked: EndTransactionRequest) -> None:
-    """The producer must name the half message exactly: group, offset, place, id."""
+    """Raises RequestRejected unless group, offset and id of the request are those of the half."""
     group = (half.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace")
     if group != asked.producer_group:
         raise RequestRejected(
@@ -144,21 +149,21 @@ def _check(half: Stored, asked: EndTransactionRequest) -> None:
         )
     unique = half.view.unique_id
     if unique and asked.msg_id and asked.msg_id not in (unique, half.view.offset_id):
-        # The half that is meant was lost with its master, and this one took its place.
+        # The half was lost with its master, and this message is stored at its offset.
         raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
-            f"another message stands at {asked.commit_log_offset}: {unique}, not {asked.msg_id}",
+            f"another message is stored at {asked.commit_log_offset}: {unique}, not {asked.msg_id}",
         )
 
 
 def _visible(half: Stored) -> Incoming:
-    """The message as consumers see it: whether its half was copied leaves no trace in it."""
-    message = half.meant()
+    """The message as consumers see it, without the properties of its half."""
+    message = half.destination()
     if message is None:
         raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
-            f"the half message at {HALF_QUEUE.topic} {half.view.queue_offset} does not say where "
-            "it is meant to go",
+            f"the half message at {HALF_QUEUE.topic} {half.view.queue_offset} has no valid "
+            "destination",
         )
     message = message.with_properties(
         {
@@ -171,3 +176,28 @@ def _visible(half: Stored) -> Incoming:
         sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK | COMMIT,
         prepared_offset=half.view.physical_offset,
     )
+
+
+@dataclass(slots=True)
+class EndTransaction:
+    transactions: Transactions
+    writer: Writer
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def end(self, request: Request) -> Reply | None:
+        asked = EndTransactionRequest.from_ext(request.header.ext)
+        if asked.commit_or_rollback == UNDECIDED:
+            return None  # the producer does not know yet; there will be another check
+        if asked.commit_or_rollback not in (COMMIT, ROLLBACK):
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"commitOrRollback {asked.commit_or_rollback} is not a valid decision; "
+                f"{COMMIT} commits, {ROLLBACK} rolls back, {UNDECIDED} leaves the transaction open",
+            )
+        end = self.transactions.decide(asked)
+        if end is None:
+            return Reply(remark="this transaction was decided before; nothing changed")
+        reply_when_durable(self.writer, request, end, Reply())
+        return None

@@ -1,17 +1,17 @@
-"""Which half messages are still undecided.
+"""The queue of half messages, and which of them are undecided.
 
-The half queue holds every transactional message as it was sent; the OP queue holds, for each that
-is done with, its offset in the half queue. What was scanned and is not `pending` is decided: no
-other memory of decisions is needed, however late a second one comes.
+The half queue holds every transactional message as it was sent; the OP queue holds the offset in
+the half queue of each decided one. A message that was scanned and is not `pending` is decided: no
+other record of decisions is needed, however late a second decision arrives.
 
-A half that stays undecided for long is copied to the end of the queue, so that progress, and with
-it what a start has to read and what retention has to keep, does not wait for it. The copy names its
-root, the offset of the first: a transaction is its root, wherever its newest copy stands.
+A half that stays undecided for long is copied to the end of the queue, so that progress does not
+wait for it: a start reads less, and retention can delete more. The copy names its root, the offset
+of the first: a transaction is identified by its root, wherever its newest copy is.
 
 A start reads both queues from the progress that was saved:
 
     half progress: no half below it is pending
-    OP progress:   no OP message below it speaks of a half at or above the half progress
+    OP progress:   no OP message below it names a half at or above the half progress
 """
 
 from array import array
@@ -28,15 +28,15 @@ from tianzhou.broker.writing.incoming import Incoming, number_of
 from tianzhou.broker.writing.stored import Stored, records
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
+from tianzhou.store.protocols import QueueReader
 from tianzhou.store.read import ReadLimit
-from tianzhou.store.store import MessageStore
 
 HALF_QUEUE: Final = queue_key(names.HALF_TOPIC, 0)
 OP_QUEUE: Final = queue_key(names.OP_TOPIC, 0)
 HALVES_MAX: Final = 1_000_000
 """Undecided halves at once: 30 to 60 MB, with the schedule of their checks."""
 _SLICE: Final = ReadLimit(count=400, size=1 << 26)
-"""Reading them takes about 6 ms of the event loop. Bodies are not looked at, so their size hardly
+"""Reading them takes about 6 ms of the event loop. Bodies are not decoded, so their size hardly
 matters."""
 
 
@@ -48,7 +48,7 @@ class Half(NamedTuple):
     is_copy: bool
     stored_ms: int
     immunity_ms: int | None
-    """How long its producer wants to be left alone; None: as the settings say."""
+    """How long the producer must not be checked; None for the configured time."""
 
 
 OnHalf = Callable[[Half], None]
@@ -60,7 +60,7 @@ class HalfQueue:
     Invariant: offsets in `pending` ascend and are below `scanned`
     """
 
-    def __init__(self, store: MessageStore, offsets: ConsumerOffsets) -> None:
+    def __init__(self, store: QueueReader, offsets: ConsumerOffsets) -> None:
         self._store = store
         self._offsets = offsets
         self.pending = PendingHalves()
@@ -69,7 +69,7 @@ class HalfQueue:
         self._ended_ahead: set[int] = set()
         """Decided before the scan came to them."""
         self._op_marks: deque[tuple[int, int]] = deque([(0, 0)])
-        """Ends of the half queue and the OP queue, together, at some moments."""
+        """Ends of the half queue and the OP queue, each pair from the same time."""
 
     def begin(self, on_half: OnHalf) -> None:
         """Read both queues from the saved progress. `on_half` is called for each half that is
@@ -83,10 +83,12 @@ class HalfQueue:
         self._op_marks = deque([(self.scanned, op_progress)])
         self._ended_ahead = self._read_ops(op_progress)
         while self.is_behind:
+            before = self.scanned
             self.scan(on_half)
+            assert self.scanned > before, f"the half queue is not readable at {before}"
         self._ended_ahead.clear()
 
-    # What is undecided
+    # Undecided halves
 
     def current(self, root: int) -> int:
         """The offset of the newest copy."""
@@ -102,18 +104,18 @@ class HalfQueue:
         return len(self.pending) >= HALVES_MAX
 
     def end(self, root: int) -> None:
-        """The transaction is done with; its OP message is in the log."""
+        """Mark a transaction as decided; its OP message is in the log."""
         current = self._copies.pop(root, root)
         if not self.pending.discard(current) and current >= self.scanned:
             self._ended_ahead.add(current)
 
     def copied(self, root: int, offset: int) -> None:
-        """The half has a new copy. The scan will find it there."""
+        """Record a new copy of a half. The scan will find it there."""
         self.pending.discard(self.current(root))
         self._copies.put(root, offset)
 
     def lost(self, offset: int) -> None:
-        """The record of an undecided half is gone, and with it the root that the record names."""
+        """Drop an undecided half whose record cannot be read; the record would name the root."""
         self.end(self._copies.root_of(offset))
 
     # Reading the queues
@@ -129,14 +131,14 @@ class HalfQueue:
             return
         with self._store.read(HALF_QUEUE, QueueOffset(self.scanned), _SLICE) as found:
             for stored in records(found):
-                self._met(stored, on_half)
+                self._add(stored, on_half)
             self.scanned = found.next_offset
 
-    def _met(self, stored: Stored, on_half: OnHalf) -> None:
+    def _add(self, stored: Stored, on_half: OnHalf) -> None:
         offset = int(stored.view.queue_offset)
         root = root_of(stored)
         if root != offset:
-            # A crash may have left the copy and not the mark that its predecessor is done with.
+            # A crash may have left the copy without the OP message of its predecessor.
             self.pending.discard(self.current(root))
             self._copies.put(root, offset)
         if offset in self._ended_ahead:
@@ -157,6 +159,7 @@ class HalfQueue:
                     # RocketMQ 5 writes several offsets into one, separated by commas.
                     for text in stored.view.stored_body.split(b","):
                         done.add(number_of(text, -1))
+                assert found.next_offset > offset, f"the OP queue is not readable at {offset}"
                 offset = found.next_offset
         return done
 
@@ -169,17 +172,24 @@ class HalfQueue:
         while len(marks) > 1 and marks[1][0] <= low:
             marks.popleft()
         op_low = marks[0][1]
-        # An OP message stands behind its half in the log, so it is never seen before it.
+        # An OP message is behind its half in the log, so it never becomes visible before it.
         mark = (
-            int(self._store.max_offset(HALF_QUEUE)), int(self._store.max_offset(OP_QUEUE)),
-        )  # fmt: skip
+            int(self._store.max_offset(HALF_QUEUE)),
+            int(self._store.max_offset(OP_QUEUE)),
+        )
         if mark != marks[-1]:
             marks.append(mark)
         return low, op_low
 
+    def save_progress(self, progress: tuple[int, int]) -> None:
+        """Store what `progress` returned, as offsets of a group of the broker itself."""
+        group = names.TRANSACTION_GROUP
+        self._offsets.put(group, names.HALF_TOPIC, 0, progress[0])
+        self._offsets.put(group, names.OP_TOPIC, 0, progress[1])
+
     @property
     def spread(self) -> int:
-        """How much of the half queue lies between the oldest undecided and the end."""
+        """The number of messages from the oldest undecided half to the end of the queue."""
         return self.scanned - self.low
 
     @property
@@ -191,7 +201,7 @@ class HalfQueue:
 
 class _Copies:
     """Root to newest copy, of undecided transactions that were copied. Two arrays in the order of
-    the roots: copies are few and made oldest first, so most entries are added near the end."""
+    the roots: copies are few and created oldest first, so most entries are added near the end."""
 
     def __init__(self) -> None:
         self.clear()
@@ -236,8 +246,12 @@ def root_of(stored: Stored) -> int:
 
 
 def op_entry(offset: int, *, born_ms: int, host: bytes) -> Entry:
-    """The message that says: this half is done with."""
+    """The OP message that marks a half as decided."""
     return Incoming(
-        names.OP_TOPIC, 0, b"%d" % offset, b"TAGS\x01d\x02",
-        born_timestamp=born_ms, born_host=host,
-    ).to_entry()  # fmt: skip
+        names.OP_TOPIC,
+        0,
+        b"%d" % offset,
+        b"TAGS\x01d\x02",
+        born_timestamp=born_ms,
+        born_host=host,
+    ).to_entry()

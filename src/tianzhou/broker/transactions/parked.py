@@ -67,14 +67,21 @@ class ParkedTransactions:
         if self._scanned < end:
             with self._store.read(PARKED_QUEUE, QueueOffset(self._scanned), _SLICE) as found:
                 for stored in records(found):
-                    self._met(stored)
+                    self._add(stored)
                 self._scanned = found.next_offset
         return self._scanned < end
 
     def read_all(self) -> None:
-        """Read to the end of the topic, so that messages parked just now are included."""
+        """Read to the end of the topic, so that messages parked just now are included. Raises
+        RequestRejected if the next messages are not ready."""
+        before = -1
         while self.tick():
-            pass
+            if self._scanned == before:
+                raise RequestRejected(
+                    ResponseCode.SYSTEM_BUSY,
+                    "parked transactions are being fetched from storage; retry in a second",
+                )
+            before = self._scanned
 
     def resume(self, stored: Stored) -> Appended:
         """Turn a parked message back into the half message that was originally sent. Raises
@@ -110,7 +117,7 @@ class ParkedTransactions:
                 since_ms=since_ms,
             )
 
-    def _met(self, stored: Stored) -> None:
+    def _add(self, stored: Stored) -> None:
         resumed = stored.number(keys.PARKED_OFFSET, -1)
         if resumed >= 0:
             self._parked.discard(resumed)
@@ -121,10 +128,13 @@ class ParkedTransactions:
 
     def _mark(self, offset: int) -> Entry:
         return Incoming(
-            names.CHECKED_OUT_TOPIC, 0, b"%d" % offset,
+            names.CHECKED_OUT_TOPIC,
+            0,
+            b"%d" % offset,
             b"%s\x01%d\x02" % (keys.PARKED_OFFSET, offset),
-            born_timestamp=self._clock.now_ms(), born_host=self._writer.store_host,
-        ).to_entry()  # fmt: skip
+            born_timestamp=self._clock.now_ms(),
+            born_host=self._writer.store_host,
+        ).to_entry()
 
     def _complete_last(self) -> None:
         last = max((queue.last_physical_offset() for queue in self._store.queues), default=0)

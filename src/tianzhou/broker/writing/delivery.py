@@ -1,4 +1,4 @@
-"""Putting messages of our own making into the store, when no client waits for an answer."""
+"""Stores messages that the broker itself creates, for which no client waits."""
 
 import logging
 from typing import Final
@@ -12,7 +12,7 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 
 def deliver(writer: Writer, entries: list[Entry]) -> bool:
-    """Store messages in one append; False when nothing can be stored now, and they must wait."""
+    """Store messages in one append; returns False if nothing can be stored now."""
     if not entries:
         return True
     try:
@@ -25,7 +25,7 @@ def deliver(writer: Writer, entries: list[Entry]) -> bool:
 
 
 def _deliver_singly(writer: Writer, entries: list[Entry], refused: RequestRejected) -> bool:
-    """One of them can't be stored anywhere: it must not keep the others."""
+    """Store each message separately: one that can never be stored must not block the others."""
     if len(entries) == 1:
         log.error(
             "delivery.impossible",

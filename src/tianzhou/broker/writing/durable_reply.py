@@ -1,4 +1,4 @@
-"""Answers that leave once what they speak of is as safe as the configuration promises."""
+"""Responses that are sent once their messages are as durable as configured."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,7 +24,7 @@ REMARKS: Final[Mapping[Outcome, str]] = {
     Outcome.FLUSH_DISK_TIMEOUT: "stored, but the disk took too long; whether it stays is unknown",
     Outcome.FLUSH_SLAVE_TIMEOUT: "stored, but no slave confirmed in time; it may not survive this "
     "broker",
-    Outcome.SLAVE_NOT_AVAILABLE: "stored, but no slave is there to hold it too; it may not survive "
+    Outcome.SLAVE_NOT_AVAILABLE: "stored, but no slave is connected; it may not survive "
     "this broker",
     Outcome.NO_QUORUM: "the in-sync replicas are not enough: a majority of the group did not "
     "confirm in time; whether the message stays is unknown",
@@ -36,10 +36,10 @@ def reply_when_durable(writer: Writer, request: Request, end: PhysicalOffset, re
     if request.header.is_oneway:
         return
 
-    def answer(outcome: Outcome) -> None:
-        told = reply
+    def respond(outcome: Outcome) -> None:
+        response = reply
         if outcome is not Outcome.DURABLE:
-            told = Reply(CODES[outcome], reply.ext, remark=REMARKS[outcome])
-        request.peer.send(encode_reply(request.header, told))
+            response = Reply(CODES[outcome], reply.ext, remark=REMARKS[outcome])
+        request.peer.send(encode_reply(request.header, response))
 
-    writer.when_durable(end, answer)
+    writer.when_durable(end, respond)

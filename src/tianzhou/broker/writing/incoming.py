@@ -1,7 +1,7 @@
-"""A message on its way in, before it has become a record, and where it really goes.
+"""A received message before it becomes a record, and the topic that it is stored in.
 
-Delayed, timed and transactional messages are first stored in a topic of the broker's own, with the
-place they are meant for in their properties. Pure.
+Delayed, timed and transactional messages are first stored in an internal topic of the broker, with
+their destination in the properties. Pure.
 """
 
 from typing import Final, NamedTuple
@@ -31,16 +31,22 @@ class Incoming(NamedTuple):
 
     def to_entry(self) -> Entry:
         return Entry(
-            queue_key(self.topic, self.queue_id), self.body, self.properties, self.flag,
-            self.sys_flag, self.born_timestamp, self.born_host, self.reconsume_times,
+            queue_key(self.topic, self.queue_id),
+            self.body,
+            self.properties,
+            self.flag,
+            self.sys_flag,
+            self.born_timestamp,
+            self.born_host,
+            self.reconsume_times,
             self.prepared_offset,
-        )  # fmt: skip
+        )
 
     def get(self, name: bytes) -> bytes | None:
         return properties.find(self.properties, name)
 
     def with_properties(self, added: dict[bytes, bytes]) -> "Incoming":
-        """The same with these properties set; what they had before is gone."""
+        """The message with these properties set, replacing previous values."""
         text = self.properties
         for name in added:
             if name + b"\x01" in text:
@@ -51,7 +57,7 @@ class Incoming(NamedTuple):
 
 
 def _towards(message: Incoming, topic: str, queue_id: int, **more: bytes) -> Incoming:
-    """Send it to a topic of the broker's own, remembering where it is meant to go."""
+    """The message for an internal topic, with its destination in the properties."""
     added = {keys.REAL_TOPIC: message.topic.encode(), keys.REAL_QUEUE_ID: b"%d" % message.queue_id}
     added |= {name.encode(): value for name, value in more.items()}
     return message.with_properties(added)._replace(topic=topic, queue_id=queue_id)
@@ -69,19 +75,29 @@ def timed(message: Incoming, deliver_ms: int) -> Incoming:
         out_ms -= TIMER_PRECISION_MS
     # Only a recall may name a message to be cancelled.
     return _towards(
-        message, names.TIMER_TOPIC, 0, TIMER_OUT_MS=b"%d" % out_ms,
-        TIMER_DELIVER_MS=b"%d" % deliver_ms, TIMER_DEL_UNIQKEY=b"", TIMER_ROLL_TIMES=b"",
-    )  # fmt: skip
+        message,
+        names.TIMER_TOPIC,
+        0,
+        TIMER_OUT_MS=b"%d" % out_ms,
+        TIMER_DELIVER_MS=b"%d" % deliver_ms,
+        TIMER_DEL_UNIQKEY=b"",
+        TIMER_ROLL_TIMES=b"",
+    )
 
 
 def half(message: Incoming) -> Incoming:
-    """To the half topic, where no consumer looks."""
+    """To the half topic, which no consumer reads."""
     unique = message.get(keys.UNIQ_KEY) or b""
-    # Only a copy of ours may name another half message as its own.
+    # Only a copy that the broker makes may name another half message as its root.
     sent = _towards(
-        message, names.HALF_TOPIC, 0, __transactionId__=unique, TRAN_PREPARED_QUEUE_OFFSET=b"",
-        TRANSACTION_CHECK_TIMES=b"", TRAN_PARKED_OFFSET=b"",
-    )  # fmt: skip
+        message,
+        names.HALF_TOPIC,
+        0,
+        __transactionId__=unique,
+        TRAN_PREPARED_QUEUE_OFFSET=b"",
+        TRANSACTION_CHECK_TIMES=b"",
+        TRAN_PARKED_OFFSET=b"",
+    )
     return sent._replace(sys_flag=sent.sys_flag & ~flags.TRANSACTION_MASK)
 
 
@@ -102,8 +118,8 @@ def delay_level(message: Incoming) -> int:
     return number_of(message.get(keys.DELAY), 0)
 
 
-def timer_moment(message: Incoming, now_ms: int) -> int | None:
-    """When a timed message is to be delivered; None if it is not timed."""
+def delivery_time(message: Incoming, now_ms: int) -> int | None:
+    """When to deliver a timed message; None if it is not timed."""
     for name, unit in (
         (keys.TIMER_DELAY_SEC, 1000),
         (keys.TIMER_DELAY_MS, 1),
@@ -121,8 +137,8 @@ def is_true(text: bytes | None) -> bool:
 
 
 def number_of(text: bytes | None, otherwise: int) -> int:
-    """A number as properties hold it. A longer one is no level, offset or time, and Python would
-    refuse to read a very long one."""
+    """A number in a property. A longer one cannot be a level, offset or time, and Python rejects
+    very long ones."""
     if not text or len(text) > NUMBER_DIGITS_MAX or not text.isdigit():
         return otherwise
     return int(text)

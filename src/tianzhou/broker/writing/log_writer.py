@@ -1,8 +1,12 @@
-"""The way into the store for everything that writes messages: producers, retries, delays.
+"""The log writer: appends all messages, of producers, retries and delays, and releases responses.
 
-Writing, and making what was written visible, are two steps: several writes of one round of the
-loop are dispatched together, and whoever waits for a queue is told once. Rows of sends are even
-written together: a chunk of hundreds costs a message half of what a chunk of a few dozen does.
+Appending and dispatching are two steps: all appends of one iteration of the loop are dispatched
+together, and waiters of a queue are notified once. Sends of several connections are also appended
+together: in a chunk of hundreds a message costs half as much as in a chunk of a few dozen.
+
+A response waits until the log is as durable as configured. Responses wait in a queue with the end
+of their records, and one comparison with the durable offset releases all that it has passed; there
+is no future per message.
 """
 
 from collections import deque
@@ -11,7 +15,6 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.probe import Histogram
-from tianzhou.broker.writing.acks import Acks, Answer
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.record.chunk import Entry, RecordChunk, build, join
 from tianzhou.record.errors import RecordTooLarge
@@ -23,11 +26,52 @@ from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 
 GATHER_BYTES_MAX: Final = 1024 * 1024
-"""More than this is written at once: it would not get cheaper, and it is memory."""
+"""A larger chunk is appended at once: waiting would save no time, and takes memory."""
+Respond = Callable[[Outcome], None]
+"""Sends the responses of a chunk, given the outcome."""
+
+
+class _Parked(NamedTuple):
+    end: PhysicalOffset
+    deadline: float
+    respond: Respond
+
+
+class Acks:
+    """Responses that wait for durability. Owner: the broker loop.
+
+    Invariant: ends and deadlines never decrease
+    """
+
+    def __init__(self) -> None:
+        self._parked: deque[_Parked] = deque()
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def park(self, end: PhysicalOffset, deadline: float, respond: Respond) -> None:
+        assert not self._parked or self._parked[-1].end <= end
+        self._parked.append(_Parked(end, deadline, respond))
+
+    def release(self, durable: PhysicalOffset) -> None:
+        while self._parked and self._parked[0].end <= durable:
+            self._parked.popleft().respond(Outcome.DURABLE)
+
+    def expire(self, now: float, why: Callable[[PhysicalOffset], Outcome]) -> None:
+        """Release responses whose deadline has passed: their messages are in the log, but whether
+        they survive is unknown."""
+        while self._parked and self._parked[0].deadline <= now:
+            parked = self._parked.popleft()
+            parked.respond(why(parked.end))
+
+    def fail_all(self, outcome: Outcome) -> None:
+        """Release all responses with an error: the store is broken, or the role is lost."""
+        while self._parked:
+            self._parked.popleft().respond(outcome)
 
 
 class Stored(NamedTuple):
-    """What became of a row of messages: where each stands in the log, and its queue offset."""
+    """The result of storing messages: the log offset and queue offset of each."""
 
     places: Sequence[int]
     offsets: Sequence[int]
@@ -35,7 +79,7 @@ class Stored(NamedTuple):
 
 
 OnStored = Callable[[Stored | RequestRejected], None]
-"""Called for each gathered row in turn; must not raise."""
+"""Called for each gathered chunk in turn; must not raise."""
 
 _UNKNOWN: Final = RequestRejected(
     ResponseCode.SYSTEM_ERROR,
@@ -43,6 +87,45 @@ _UNKNOWN: Final = RequestRejected(
 )
 """Created in advance because it is needed when there is no memory. Never raised itself: an
 exception that is raised repeatedly keeps the frames of every raise."""
+
+
+class _Gathered:
+    """Chunks that are appended together at the end of the round."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[RecordChunk, OnStored]] = []
+        self._size = 0
+
+    def add(self, chunk: RecordChunk, on_stored: OnStored) -> int:
+        """Add a chunk; returns the size of all of them."""
+        self.rows.append((chunk, on_stored))
+        self._size += len(chunk.data)
+        return self._size
+
+    def take(self) -> list[tuple[RecordChunk, OnStored]]:
+        """Remove and return everything."""
+        rows, self.rows = self.rows, []
+        self._size = 0
+        return rows
+
+
+class DispatchDelays:
+    """Measures the time from the append of a chunk until its messages are visible."""
+
+    def __init__(self) -> None:
+        self.histogram = Histogram()
+        self._waiting: deque[tuple[PhysicalOffset, float]] = deque()
+        """Ends of chunks that are not dispatched yet, and when they were appended."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def appended(self, end: PhysicalOffset, at_s: float) -> None:
+        self._waiting.append((end, at_s))
+
+    def dispatched(self, position: PhysicalOffset, now_s: float) -> None:
+        while self._waiting and self._waiting[0][0] <= position:
+            self.histogram.add(now_s - self._waiting.popleft()[1])
 
 
 class Writer:
@@ -54,27 +137,27 @@ class Writer:
         store_host: bytes,
         monotonic_s: Callable[[], float],
         durability: Durability,
+        *,
+        append: Callable[[RecordChunk], Appended] | None = None,
+        took: Callable[[int, float], None] = lambda _count, _seconds: None,
     ) -> None:
+        """`append` is how records get into the log; a Raft group has its own way."""
         self._store = store
         self.store_host = store_host
         self._monotonic_s = monotonic_s
         self.record_crc = store.config.record_crc
         self._durability = durability
-        self.append: Callable[[RecordChunk], Appended] = store.append
-        """How records get into the log; a group has its own way."""
-        self._gathered: list[tuple[RecordChunk, OnStored]] = []
-        self._gathered_bytes = 0
+        self.append = append or store.append
+        """Appends records; a Raft group has its own way."""
+        self._gathered = _Gathered()
         self.acks = Acks()
-        self.took: Callable[[int, float], None] = lambda _count, _seconds: None
-        """Told how long an append of so many messages took."""
-        self._unseen: deque[tuple[PhysicalOffset, float]] = deque()
-        """Ends of chunks that are not dispatched yet, and when they were written."""
-        self.dispatch_times = Histogram()
-        """From the append of a chunk to the moment when its messages can be seen."""
+        self.took = took
+        """Called with the number of messages and the seconds of every append."""
+        self.dispatch_delays = DispatchDelays()
         self.written: list[Callable[[], None]] = []
-        """Told once a round, when the log may have grown or be flushed further."""
+        """Called once per iteration of the loop, after appends and flushes."""
         self.arrived: list[Callable[[QueueUnits], None]] = []
-        """Told of every run of messages that became visible."""
+        """Called with the units of every queue that got visible messages."""
 
     def put(self, entries: Iterable[Entry]) -> Appended:
         """Append messages now. Raises RequestRejected with the code that the sender must see."""
@@ -86,28 +169,27 @@ class Writer:
         """The stored form of messages, see `record.chunk.build`. Raises RequestRejected."""
         try:
             return build(
-                entries, store_host=self.store_host, record_crc=self.record_crc,
+                entries,
+                store_host=self.store_host,
+                record_crc=self.record_crc,
                 is_finished=is_finished,
-            )  # fmt: skip
+            )
         except RecordTooLarge as error:
             raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except MemoryError as error:
             raise out_of_memory() from error
 
     def gather(self, chunk: RecordChunk, on_stored: OnStored) -> None:
-        """Append records with others, in this round of the loop, and then say so: when they are
-        durable, or that they are refused."""
-        self._gathered.append((chunk, on_stored))
-        self._gathered_bytes += len(chunk.data)
-        if self._gathered_bytes > GATHER_BYTES_MAX:
+        """Append records together with others, in this iteration of the loop. `on_stored` is called
+        when they are durable or rejected."""
+        if self._gathered.add(chunk, on_stored) > GATHER_BYTES_MAX:
             self.write_gathered()
 
     def write_gathered(self) -> None:
-        """Whatever else is written comes behind what was gathered before it."""
-        if not self._gathered:
+        """Append what was gathered, so that later records come behind it."""
+        gathered = self._gathered.take()
+        if not gathered:
             return
-        gathered, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
         try:
             appended = self._append(_joined(gathered))
             places, offsets = appended.physical_offsets(), appended.queue_offsets
@@ -117,7 +199,7 @@ class Writer:
                 on_stored(refused)
             return
 
-        def tell(outcome: Outcome) -> None:
+        def respond(outcome: Outcome) -> None:
             first = 0
             for chunk, on_stored in gathered:
                 end = first + len(chunk)
@@ -128,12 +210,12 @@ class Writer:
                 on_stored(stored)
                 first = end
 
-        self.when_durable(appended.end, tell)
+        self.when_durable(appended.end, respond)
 
     def _append(self, chunk: RecordChunk) -> Appended:
         if not self._store.is_writing:
             raise RequestRejected(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no messages"
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and accepts no messages"
             )
         begun, was_broken = self._monotonic_s(), self._store.is_broken
         try:
@@ -152,50 +234,45 @@ class Writer:
                 ResponseCode.SYSTEM_ERROR, f"{error}; the message may be stored"
             ) from error
         self.took(len(chunk), self._monotonic_s() - begun)
-        self._unseen.append((appended.end, begun))
+        self.dispatch_delays.appended(appended.end, begun)
         return appended
 
-    def when_durable(self, end: PhysicalOffset, answer: Answer, *, wait: bool = True) -> None:
-        """Call `answer` once the log is safe up to `end`; at once if it is, or nobody waits, or
-        waiting makes no sense."""
+    def when_durable(self, end: PhysicalOffset, respond: Respond, *, wait: bool = True) -> None:
+        """Call `respond` once the log is durable up to `end`; at once if it is, if `wait` is False,
+        or if it cannot become durable."""
         outcome = self._durability.verdict(end) if wait else Outcome.DURABLE
         if outcome is not None:
-            answer(outcome)
+            respond(outcome)
         else:
-            self.acks.park(end, self._monotonic_s() + self._durability.timeout_s, answer)
+            self.acks.park(end, self._monotonic_s() + self._durability.timeout_s, respond)
 
     def settle(self) -> None:
-        """Write what was gathered, make visible what may be seen, tell who waits for it, release
-        answers."""
+        """Append what was gathered, dispatch it, notify waiters, and release responses."""
         self.write_gathered()
         try:
-            for tell in self.written:
-                tell()
+            for notify in self.written:
+                notify()
             while runs := self._store.dispatch():
                 for run in runs:
-                    for tell in self.arrived:
-                        tell(run)
-            if self._unseen:
-                self._note_seen(self._store.watermarks.dispatched)
+                    for notify in self.arrived:
+                        notify(run)
+            if self.dispatch_delays:
+                dispatched = self._store.watermarks.dispatched
+                self.dispatch_delays.dispatched(dispatched, self._monotonic_s())
         finally:
             # Responses do not wait for work that failed, for example because memory is short.
             self.release()
 
     def release(self) -> None:
-        """Send the answers that need wait no more. Who then asks for these messages finds them:
-        see `catch_up`."""
+        """Send the responses whose messages are durable. Their clients then find the messages,
+        because pulls call `catch_up`."""
         if len(self.acks):
             self.acks.release(self._durability.confirmed())
 
-    def _note_seen(self, position: PhysicalOffset) -> None:
-        now_s = self._monotonic_s()
-        while self._unseen and self._unseen[0][0] <= position:
-            self.dispatch_times.add(now_s - self._unseen.popleft()[1])
-
     def catch_up(self) -> bool:
-        """Settle now if anything waits for it; whether it did. Whoever was told that a message is
-        stored must find it, though dispatch comes once a round."""
-        if not self._gathered and not self._store.has_undispatched:
+        """Settle now if anything is not dispatched yet; returns whether that was so. A client that
+        got a response must find its message, although dispatch runs once per iteration."""
+        if not self._gathered.rows and not self._store.has_undispatched:
             return False
         self.settle()
         return True
@@ -206,7 +283,7 @@ class Writer:
         self.acks.expire(self._monotonic_s(), self._durability.failure)
 
     def give_up(self) -> None:
-        """The role of the master is lost: what waits will not be confirmed by us."""
+        """Release all responses with an error, because this broker is no longer the master."""
         self.write_gathered()
         self.acks.fail_all(Outcome.NOT_MASTER)
 
@@ -227,7 +304,7 @@ def out_of_memory() -> RequestRejected:
 
 
 def disk_full(error: DiskFull) -> RequestRejected:
-    """What whoever wanted to store something is told."""
+    """The response to a request that needs disk space. Nothing was stored."""
     return RequestRejected(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         f"disk full: {error}; retry at another broker now, or here in 10 s",

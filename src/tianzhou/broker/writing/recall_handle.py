@@ -1,7 +1,7 @@
-"""Handles by which timed messages can be taken back.
+"""Recall handles, by which timed messages can be cancelled.
 
 A handle is `v1 topic brokerName timestampMs uniqKey`, in URL-safe Base64. It is opaque to clients;
-they get it with the answer to a send. Pure.
+they get it in the response to a send. Pure.
 """
 
 import base64
@@ -13,7 +13,7 @@ from tianzhou.record import names as keys
 
 VERSION: Final = "v1"
 HANDLE_CHARS_MAX: Final = 1024
-"""A topic, a broker, a number and an id; anything longer was not made by us."""
+"""Enough for a topic, a broker, a number and an id; brokers create no longer handles."""
 
 
 class Handle(NamedTuple):
@@ -36,7 +36,7 @@ def cancel_key(topic: bytes, unique_id: bytes) -> bytes:
 
 
 def decode(text: str) -> Handle | None:
-    """The handle, if it is one."""
+    """Decode a handle; None if it is invalid."""
     if len(text) > HANDLE_CHARS_MAX:
         return None
     try:

@@ -1,17 +1,19 @@
-"""Messages that are in the store already and go on from there: delayed, retried, committed."""
+"""Stored messages that are stored again in another queue: delayed, retried, committed."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.broker.writing.incoming import Incoming, number_of
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import AT_BORN_HOST, HOST_BYTES_V4, HOST_BYTES_V6, INT32
 from tianzhou.record.message import MessageView
-from tianzhou.store.read import ReadLimit, ReadResult
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import QueueReader
+from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
+from tianzhou.wire._generated_codes import ResponseCode
 
 _ONE: Final = ReadLimit(count=1)
 
@@ -22,7 +24,7 @@ class Stored(NamedTuple):
     data: memoryview
     view: MessageView
     properties: bytes
-    """Looked at several times, so they are copied once."""
+    """A copy, because they are searched several times."""
 
     def get(self, name: bytes) -> bytes | None:
         return properties.find(self.properties, name)
@@ -32,19 +34,24 @@ class Stored(NamedTuple):
         return number_of(self.get(name), otherwise)
 
     def to_incoming(self) -> Incoming:
-        """The same message, ready to be stored once more. Its checksum was of its first life."""
+        """The message to be stored again, without the checksum of this record."""
         view = self.view
         host_size = HOST_BYTES_V6 if view.sys_flag & flags.BORN_HOST_V6 else HOST_BYTES_V4
         return Incoming(
-            view.topic, view.queue_id, view.stored_body,
-            properties.without(self.properties, keys.RECORD_CRC), view.flag,
-            view.sys_flag & ~flags.LAYOUT_MASK, view.born_timestamp,
+            view.topic,
+            view.queue_id,
+            view.stored_body,
+            properties.without(self.properties, keys.RECORD_CRC),
+            view.flag,
+            view.sys_flag & ~flags.LAYOUT_MASK,
+            view.born_timestamp,
             bytes(self.data[AT_BORN_HOST : AT_BORN_HOST + host_size]),
-            view.reconsume_times, view.prepared_offset,
-        )  # fmt: skip
+            view.reconsume_times,
+            view.prepared_offset,
+        )
 
-    def meant(self) -> Incoming | None:
-        """The message at the place it is meant for; None when its properties name none.
+    def destination(self) -> Incoming | None:
+        """The message for its real topic and queue; None if its properties do not name them.
 
         The properties stay as they are, REAL_TOPIC and DELAY included, as in RocketMQ.
         """
@@ -57,7 +64,7 @@ class Stored(NamedTuple):
 
 
 def records(found: ReadResult) -> Iterator[Stored]:
-    """What was read, one by one. A damaged record is passed over: the others must not wait."""
+    """The records of a result. Damaged ones are skipped, so that they do not block the others."""
     for span in found.spans:
         at = 0
         while at < len(span):
@@ -71,7 +78,18 @@ def records(found: ReadResult) -> Iterator[Stored]:
             yield Stored(data, view, view.stored_properties)
 
 
-def at_offset(store: MessageStore, key: QueueKey, offset: int) -> tuple[ReadResult, Stored | None]:
-    """One message of a queue; None when it expired or is damaged. Release the result."""
+def require_ready(found: ReadResult) -> ReadResult:
+    """Return the result of a read for a request. Raises RequestRejected if it is not ready: unlike
+    a pull, such a request does not wait, and its client may repeat it."""
+    if found.status is ReadStatus.NOT_READY:
+        raise RequestRejected(
+            ResponseCode.SYSTEM_BUSY, "the message is being fetched from storage; retry in a second"
+        )
+    return found
+
+
+def at_offset(store: QueueReader, key: QueueKey, offset: int) -> tuple[ReadResult, Stored | None]:
+    """Read one message of a queue. It is None if it has expired, is damaged, or is not ready (see
+    the status of the result). The caller releases the result."""
     found = store.read(key, QueueOffset(offset), _ONE)
     return found, next(records(found), None) if found.count else None

@@ -9,23 +9,24 @@ The requests are RocketMQ's, except for the lists of pending transactions and of
 `views`, whose responses each contain what a page of the dashboard shows.
 """
 
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.admin_brokers import Brokers
-from tianzhou.client.aio.admin_calls import AdminCalls
-from tianzhou.client.aio.admin_dead_letters import DeadLetterBox
-from tianzhou.client.aio.admin_groups import Groups
-from tianzhou.client.aio.admin_messages import Messages
-from tianzhou.client.aio.admin_offsets import Offsets
-from tianzhou.client.aio.admin_timers import Timers
-from tianzhou.client.aio.admin_topics import Topics
-from tianzhou.client.aio.admin_transactions import Transactions
-from tianzhou.client.aio.admin_views import Views
-from tianzhou.client.aio.shared_client import SharedClient
+from tianzhou.client.admin.brokers import Brokers
+from tianzhou.client.admin.calls import AdminCalls
+from tianzhou.client.admin.dlq import Dlq
+from tianzhou.client.admin.groups import Groups
+from tianzhou.client.admin.messages import Messages
+from tianzhou.client.admin.offsets import Offsets
+from tianzhou.client.admin.timers import Timers
+from tianzhou.client.admin.topics import Topics
+from tianzhou.client.admin.transactions import Transactions
+from tianzhou.client.admin.views import Views
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, client_repr
+from tianzhou.client.session.shared_client import SharedClient
 
 _DEFAULTS: Final = ClientOptions()
 
@@ -47,12 +48,16 @@ class Admin:
     groups: Groups
     offsets: Offsets
     messages: Messages
-    dead_letters: DeadLetterBox
+    dlq: Dlq
     views: Views
     transactions: Transactions
     timers: Timers
 
     def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
+        """Create an admin client; it connects at the first request.
+
+        `nameserver` is `host:port;host:port`; None reads it from the environment.
+        """
         self._nameserver = nameserver
         self._options = client
         self._shared: SharedClient | None = None
@@ -63,29 +68,34 @@ class Admin:
         return client_repr(self, state, nameserver=self._nameserver)
 
     def __getattr__(self, name: str) -> object:
-        # Python calls this only for missing attributes.
-        if name in type(self).__annotations__:
+        # Python calls this only for missing attributes: a noun is created when it is first used.
+        create = _NOUNS.get(name)
+        if create is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if self._calls is None:
             raise ClientClosed("this admin client was not started; use it in an async with block")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        noun = create(self, self._calls)
+        setattr(self, name, noun)
+        return noun
 
     async def start(self) -> Self:
+        """Start the client; an `async with` block does this.
+
+        Raises UsageError if it is already running, or the name servers are invalid.
+        """
         if self._shared is not None:
             raise UsageError("this admin client is already running")
         shared = self._shared = SharedClient.join(self._nameserver, self._options)
-        calls = self._calls = AdminCalls(shared)
-        self.brokers = Brokers(calls)
-        self.topics = Topics(calls)
-        self.groups = Groups(calls, self.topics)
-        self.offsets = Offsets(calls)
-        self.messages = Messages(calls, self.offsets)
-        self.dead_letters = DeadLetterBox(calls, self.offsets)
-        self.views = Views(calls)
-        self.transactions = Transactions(calls)
-        self.timers = Timers(calls)
+        self._calls = AdminCalls(shared)
+        for name in _NOUNS:
+            self.__dict__.pop(name, None)  # from before an earlier close
         return self
 
     def leave_out(self, *brokers: str) -> None:
-        """Skip these brokers in requests to all brokers, because they do not respond."""
+        """Skip these brokers in requests to all brokers, for example because they do not respond.
+
+        Raises ClientClosed if the client was not started.
+        """
         if self._calls is None:
             raise ClientClosed("this admin client was not started; use it in an async with block")
         self._calls.left_out |= set(brokers)
@@ -106,3 +116,16 @@ class Admin:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+_NOUNS: Final[Mapping[str, Callable[[Admin, AdminCalls], object]]] = {
+    "brokers": lambda _, calls: Brokers(calls),
+    "topics": lambda _, calls: Topics(calls),
+    "groups": lambda admin, calls: Groups(calls, admin.topics),
+    "offsets": lambda _, calls: Offsets(calls),
+    "messages": lambda admin, calls: Messages(calls, admin.offsets),
+    "dlq": lambda admin, calls: Dlq(calls, admin.offsets, admin.topics),
+    "views": lambda _, calls: Views(calls),
+    "transactions": lambda _, calls: Transactions(calls),
+    "timers": lambda _, calls: Timers(calls),
+}

@@ -14,18 +14,17 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.acknowledger import Acknowledger
-from tianzhou.client.aio.assigned_queue import AssignedQueue, PulledRecords, Ready
-from tianzhou.client.aio.consumer_requests import ConsumerRequests
-from tianzhou.client.aio.filter_check import check_expressions
-from tianzhou.client.aio.group_member import GroupMember
-from tianzhou.client.aio.puller import Puller
-from tianzhou.client.aio.shared_client import SharedClient
-from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.consume.acknowledger import Acknowledger
+from tianzhou.client.consume.consumer_requests import ConsumerRequests
+from tianzhou.client.consume.context import ConsumerContext, Tasks
+from tianzhou.client.consume.group_member import GroupMember, check_expressions
+from tianzhou.client.consume.puller import Puller
+from tianzhou.client.consume.ready import PulledRecords, Ready
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.arguments import (
     check_seconds,
@@ -35,12 +34,13 @@ from tianzhou.client.core.arguments import (
     checked_queue,
     checked_queues,
 )
-from tianzhou.client.core.offsets import moment_ms
+from tianzhou.client.core.assigned_queue import AssignedQueue
+from tianzhou.client.core.offsets import epoch_ms
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, Subscription, checked_wishes, subscribe
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
-from tianzhou.wire.heartbeat import ConsumeType
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -50,6 +50,9 @@ POLL_S: Final = 5.0
 
 class LitePullConsumer:
     """Poll messages that are prefetched in the background.
+
+    Methods raise UsageError for invalid arguments, ClientClosed if the consumer is not running, and
+    the error that stopped the consumer, if any.
 
         async with LitePullConsumer("audit", subscribe={"orders": "*"}) as consumer:
             for message in await consumer.poll():
@@ -96,8 +99,12 @@ class LitePullConsumer:
     # Life
 
     async def start(self) -> Self:
+        """Join the group and start prefetching; an `async with` block does this.
+
+        Raises UsageError if the consumer was started before, and ClientError.
+        """
         if self._was_started:
-            raise UsageError(f"consumer of {self.group} was started before; make another")
+            raise UsageError(f"consumer of {self.group} was started before; create a new one")
         self._was_started = True
         self._shared = SharedClient.join(self._nameserver, self._client, consumer_group=self.group)
         async with contextlib.AsyncExitStack() as failing:
@@ -105,7 +112,7 @@ class LitePullConsumer:
             self._make()
             failing.pop_all()
             failing.push_async_callback(self._end)  # which leaves the shared client, too
-            await check_expressions(self._shared, self._member, self._wanted)
+            await check_expressions(self._member, self._wanted)
             if self._wanted:
                 self._requests.start()
                 await self._member.join()
@@ -114,20 +121,12 @@ class LitePullConsumer:
         return self
 
     def _make(self) -> None:
-        self._tasks = Tasks(self._fail)
+        context = ConsumerContext(self.group, self._shared, self.options, Tasks(self._fail))
         self._ready = Ready()
-        self._member = GroupMember(self.group, self._shared, self.options, self, self._tasks)
-        self._member.lite = True
-        self._member.consume_type = ConsumeType.CONSUME_ACTIVELY
-        acknowledger = Acknowledger(
-            self.group, self._shared, self.options, self._ready, self._tasks
-        )
-        self._puller = Puller(
-            self._shared, self._member, self._tasks, self._deliver, acknowledger.rates
-        )
-        self._requests = ConsumerRequests(
-            self._shared, self._member, self._puller, acknowledger, None, self._tasks
-        )
+        self._member = GroupMember(context, self, lite=True)
+        acknowledger = Acknowledger(context, self._ready)
+        self._puller = Puller(context, self._member.assignments, self._deliver, acknowledger.rates)
+        self._requests = ConsumerRequests(self._member, self._puller, acknowledger, None)
         for topic, expression in self._wanted.items():
             self._member.subscriptions[topic] = self._subscription(topic, expression)
 
@@ -135,8 +134,10 @@ class LitePullConsumer:
         return subscribe(topic, expression, version=self._shared.now_ms())
 
     async def stop(self) -> None:
-        """Commit offsets and leave the group. Re-raises the error that stopped the consumer, if
-        any."""
+        """Commit offsets and leave the group.
+
+        Re-raises the error that stopped the consumer, if any.
+        """
         if self._is_running:
             self._shared.check_loop()
             self._is_running = False
@@ -151,7 +152,7 @@ class LitePullConsumer:
             await self._member.leave()
         finally:
             self._requests.stop()
-            await self._tasks.cancel()
+            await self._member.context.tasks.cancel()
             await self._shared.leave(consumer_group=self.group)
 
     async def __aenter__(self) -> Self:
@@ -194,33 +195,43 @@ class LitePullConsumer:
         return (await self._shared.refresh(topic)).read_queues
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
-        """Assign exactly these queues, filtered by `expression`. Each starts at the group's
-        offset; `seek` changes that. Raises UsageError if the consumer has subscriptions."""
+        """Assign exactly these queues to this consumer, filtered by `expression`.
+
+        Each queue starts at the committed offset of the group; `seek` changes that. Raises
+        UsageError if the consumer has subscriptions.
+
+            await consumer.assign(await consumer.queues("orders"))
+        """
         self._check()
         if self._wanted:
             raise UsageError(
-                f"consumer of {self.group} subscribes; it can't be assigned queues too"
+                f"consumer of {self.group} has subscriptions; queues cannot be assigned as well"
             )
         wanted = checked_queues(queues)
         for topic in {queue.topic for queue in wanted}:
             self._member.subscriptions[topic] = self._subscription(topic, expression)
-        await check_expressions(self._shared, self._member, {queue.topic for queue in wanted})
-        await self._member.assign(wanted)
+        await check_expressions(self._member, {queue.topic for queue in wanted})
+        await self._member.assignments.assign(wanted)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        return frozenset(self._member.assignments) if self._is_running else frozenset()
+        """The queues assigned to this consumer now."""
+        return frozenset(self._member.assignments.queues) if self._is_running else frozenset()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues; prefetched ones are pulled again after `resume`."""
+        """Return no messages of these queues until `resume`, which pulls prefetched ones again.
+
+        Raises UsageError if a queue is not assigned to this consumer.
+        """
         held = [self._assigned(queue) for queue in checked_queues(queues)]
         self._puller.pause([assigned.queue for assigned in held])
         for assigned in held:
             self._ready.discard(assigned)
         back = {assigned.queue: assigned.window.committable for assigned in held}
-        self._tasks.run(self._member.move(back, save=False))
+        self._member.context.tasks.run(self._member.assignments.move(back, save=False))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of these queues again, after `pause`. Raises UsageError."""
         self._check()
         self._puller.resume(checked_queues(queues))
 
@@ -231,7 +242,9 @@ class LitePullConsumer:
     ) -> list[ReceivedMessage]:
         """Return the next messages, of one or several queues; empty after `timeout_s` seconds.
 
-        Raises UsageError, ClientClosed, and the error that stopped the consumer.
+        `count_max` defaults to the option `pull_count`. With `auto_ack`, a poll allows the offsets
+        of messages that earlier polls returned to be committed. Raises UsageError, ClientClosed,
+        and the error that stopped the consumer.
         """
         self._check()
         check_seconds("timeout_s", timeout_s)
@@ -256,7 +269,7 @@ class LitePullConsumer:
                 break
             found += part.messages()
             assigned = part.assigned
-            assigned.finish(part.records.offsets[part.first : part.end])
+            assigned.finish(part.records.offsets[part.first : part.end], monotonic())
             self._ready.settle(assigned, part.end - part.first)
             self._handed[assigned.queue] = assigned.window.committable
         return found
@@ -268,44 +281,65 @@ class LitePullConsumer:
     # Offsets
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset at which the next poll of this queue starts."""
+        """Return the offset at which the next poll of this queue starts.
+
+        Raises UsageError if the queue is not assigned to this consumer.
+        """
         return self._assigned(queue).window.committable
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset; prefetched messages are dropped. Commits nothing."""
+        """Continue at an offset, without committing it; prefetched messages are dropped.
+
+        Raises UsageError for a negative offset, or if the queue is not assigned to this consumer.
+        """
         offset = checked_offset(offset)
         self._assigned(queue)
         self._handed[queue] = offset
-        await self._member.move({queue: offset}, save=False)
+        await self._member.assignments.move({queue: offset}, save=False)
 
     async def seek_to_first(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._member.offsets.first(checked_queue(queue)))
+        """Continue at the first message that is still stored.
+
+        Raises UsageError if the queue is not assigned to this consumer.
+        """
+        await self.seek(queue, await self._member.assignments.offsets.first(checked_queue(queue)))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._member.offsets.end(checked_queue(queue)))
+        """Skip all stored messages: continue with the next new one.
 
-    async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
+        Raises UsageError if the queue is not assigned to this consumer.
+        """
+        await self.seek(queue, await self._member.assignments.offsets.end(checked_queue(queue)))
+
+    async def offset_at(self, queue: MessageQueue, time: datetime | str | int) -> int:
         """Return the offset of the first message stored at a time or later.
 
         The time is a datetime, `yyyyMMddHHmmss` in local time, or milliseconds since 1970. Raises
         UsageError for an invalid time.
         """
         self._check()
-        return await self._member.offsets.at_time(checked_queue(queue), moment_ms(moment))
+        return await self._member.assignments.offsets.at_time(checked_queue(queue), epoch_ms(time))
 
     async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the committed offset of the group; None if there is none. Raises UsageError."""
         self._check()
-        return await self._member.offsets.committed(checked_queue(queue))
+        return await self._member.assignments.offsets.committed(checked_queue(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit these offsets, or those of all returned messages; wait until they are stored."""
+        """Commit offsets and wait for the responses of the brokers.
+
+        By default these are the offsets after all messages that polls have returned. A failed
+        commit is logged and retried in the background. Raises UsageError for invalid offsets.
+
+            await consumer.commit({queue: message.queue_offset + 1})
+        """
         self._check()
         self._done.update(self._handed if offsets is None else checked_offsets(offsets))
-        await self._member.save_surely()
+        await self._member.assignments.save_surely()
 
     def _assigned(self, queue: MessageQueue) -> AssignedQueue:
         self._check()
-        assigned = self._member.assignments.get(checked_queue(queue))
+        assigned = self._member.assignments.queues.get(checked_queue(queue))
         if assigned is None:
             raise UsageError(f"{queue} is not assigned to this consumer of {self.group}")
         return assigned
@@ -313,14 +347,17 @@ class LitePullConsumer:
     # AssignmentListener
 
     def on_assigned(self, assigned: AssignedQueue) -> None:
+        """Start pulling a queue that the group assigned to this consumer; not for applications."""
         self._puller.start(assigned)
 
     async def on_revoked(self, assigned: AssignedQueue) -> None:
+        """Stop pulling a revoked queue and drop its messages; not for applications."""
         self._puller.stop(assigned)
         self._ready.discard(assigned)
 
     def committable(self, assigned: AssignedQueue) -> int | None:
-        if assigned.is_gone:  # final: if the queue comes back, it starts at the group's offset
+        """Return the offset to commit for a queue, if any; not for applications."""
+        if assigned.is_released:  # final: if the queue comes back, it starts at the group's offset
             self._handed.pop(assigned.queue, None)
             return self._done.pop(assigned.queue, None)
         return self._done.get(assigned.queue)

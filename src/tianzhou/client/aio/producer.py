@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.producer_trace import SendTrace
 from tianzhou.client.aio.request_reply import Requests
 from tianzhou.client.aio.sender import Sender
-from tianzhou.client.aio.shared_client import SharedClient
-from tianzhou.client.aio.transaction import (
+from tianzhou.client.aio.transactions import (
     Checks,
     CheckTransaction,
     Transaction,
-    TransactionState,
 )
-from tianzhou.client.core.recall import broker_of_handle
 from tianzhou.client.core.replying import Reply, reply_message, request_properties
 from tianzhou.client.core.selection import Selector, at_address, check_message, pick_of
-from tianzhou.client.core.sending import SendResult, check_batchable
+from tianzhou.client.core.send_request import SendResult, broker_of_handle, check_batchable
+from tianzhou.client.core.transaction import TransactionState
 from tianzhou.client.errors import ClientClosed, RequestTimeout
 from tianzhou.client.options import (
     GROUP_CHARS_MAX,
@@ -40,6 +37,8 @@ from tianzhou.client.options import (
     checked_timeout,
     client_repr,
 )
+from tianzhou.client.session.shared_client import SharedClient
+from tianzhou.client.tracing import SendTrace
 from tianzhou.record import flags, names
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_codes import RequestCode
@@ -75,9 +74,9 @@ class Producer:
     ) -> None:
         """Create a producer; it connects at the first send.
 
-        `group` names the producers that can answer for each other's transactions. `nameserver` is
+        `group` names the producers that can decide each other's transactions. `nameserver` is
         `host:port;host:port`; None reads it from the environment. `check` is called with the
-        message of a transaction whose outcome the broker does not know, and returns its
+        message of a transaction whose outcome the broker does not know; it returns the
         `TransactionState`. Raises UsageError for invalid arguments.
         """
         if check is not None and not callable(check):
@@ -128,7 +127,10 @@ class Producer:
         return await SendTrace(self.group, self.options.trace_topic, untraced).start()
 
     async def close(self) -> None:
-        """Reject further sends, wait for those in flight until their deadlines, and disconnect."""
+        """Wait for in-flight sends until their deadlines, and disconnect; new sends are rejected.
+
+        A second call has no effect.
+        """
         if self._sender is None or (self._closing is not None and self._closing.done()):
             return
         self._shared.check_loop()
@@ -164,7 +166,12 @@ class Producer:
         sender = self._sender
         if sender is None or self._closing is not None:
             return self._started()  # raises, and says why
-        sender.engine.shared.check_loop()
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not sender.engine.loop:
+            sender.engine.shared.check_loop()  # raises, and says why
         return sender
 
     def _started(self) -> Sender:
@@ -178,7 +185,7 @@ class Producer:
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this process."""
+        """The id by which brokers know this process. Raises ClientClosed unless it runs."""
         self._started()
         return self._shared.client_id
 
@@ -217,9 +224,10 @@ class Producer:
         select: Selector | None = None,
         timeout_s: float | None = None,
     ) -> "asyncio.Future[SendResult]":
-        """Start a send and return the future of its result. Raises TooManyInFlight.
+        """Start a send and return the future of its result.
 
-        Arguments and errors of the future are those of `send`.
+        Arguments and errors of the future are those of `send`. Raises TooManyInFlight instead of
+        waiting.
         """
         sender = self._running()
         if self._spans is None:
@@ -253,7 +261,7 @@ class Producer:
         sender = self._running()
         engine, pick = sender.engine, pick_of(message, queue, select)
         route = await self._shared.route_for_sending(message.topic)
-        chosen, address = engine.choose(route, pick, [], engine.loop.time())
+        chosen, address = engine.policy.choose(route, pick, (), engine.loop.time())
         connection = await self._shared.connections.connection(address)
         request = await sender.request_in_time(message)
         connection.tell(
@@ -287,7 +295,7 @@ class Producer:
         )
 
     async def flush(self) -> None:
-        """Send open batches, and wait for all sends that are in flight now."""
+        """Send open batches, and wait for all sends that are in flight now. Raises ClientClosed."""
         sender = self._running()
         sender.flush()
         await sender.in_flight.drained()
@@ -307,9 +315,13 @@ class Producer:
         if message.is_delayed:
             raise UsageError("a transactional message can't be delayed as well")
         return Transaction(
-            message, self.group, self._shared, self._send_half, self._ended,
+            message,
+            self.group,
+            self._shared,
+            send_half=self._send_half,
+            on_ended=self._ended,
             has_check=self._check is not None,
-        )  # fmt: skip
+        )
 
     async def _send_half(self, message: Message) -> SendResult:
         added = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
@@ -333,7 +345,8 @@ class Producer:
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
         """Send a message and wait for the reply of a consumer.
 
-        Raises RequestTimeout if no consumer replied within `timeout_s`, and what `send` raises.
+        Raises RequestTimeout if no consumer replied within `timeout_s`, UsageError for an invalid
+        or infinite timeout, and what `send` raises.
 
             reply = await producer.request(Message("prices", b"T1"), timeout_s=5)
         """
@@ -355,7 +368,7 @@ class Producer:
                     return await waiting
             except TimeoutError:
                 raise RequestTimeout(
-                    f"nobody replied to message {sent.message_id} of topic {message.topic!r}"
+                    f"no consumer replied to message {sent.message_id} of topic {message.topic!r}"
                     f" within {timeout_s:.3g} s; it was stored at {sent.queue.broker_name}"
                 ) from None
         finally:
@@ -366,7 +379,8 @@ class Producer:
     ) -> SendResult:
         """Reply to a message that was sent with `request`.
 
-        Raises UsageError if the message is not a request, and what `send` raises.
+        `properties` are added to the reply. Raises UsageError if the message is not a request, and
+        what `send` raises.
         """
         message, added = reply_message(request, body, properties)
         # The requester certainly has a connection to the broker that stored its request.
@@ -378,9 +392,14 @@ class Producer:
     # Other
 
     async def recall(self, topic: str, handle: str | None) -> str:
-        """Cancel a scheduled message before delivery, using the `recall_handle` from its
-        `SendResult`. Returns the id of the message. Raises UsageError for an invalid handle, and
-        RemoteError if it is too late."""
+        """Cancel a scheduled message before delivery.
+
+        `handle` is the `recall_handle` of its `SendResult`. Returns the id of the message. Raises
+        UsageError for an invalid handle, and RemoteError if it is too late.
+
+            sent = await producer.send(Message("orders", b"unpaid", delay=timedelta(minutes=30)))
+            await producer.recall("orders", sent.recall_handle)
+        """
         self._running()
         broker_name = broker_of_handle(topic, handle)
         assert handle is not None, "an invalid handle has no broker name"

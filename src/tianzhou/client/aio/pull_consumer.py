@@ -12,20 +12,20 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.queue_offsets import QueueOffsets
-from tianzhou.client.aio.shared_client import SharedClient
+from tianzhou.client.consume.offsets import QueueOffsets
 from tianzhou.client.core.arguments import (
     check_seconds,
     checked_count,
     checked_offset,
     checked_queue,
 )
-from tianzhou.client.core.offsets import moment_ms
+from tianzhou.client.core.offsets import epoch_ms
 from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, records_of, untrusted
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, subscribe
 from tianzhou.client.errors import ClientClosed, NoRoute, remote_error
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
 
@@ -36,7 +36,13 @@ GRACE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The messages of one pull, and where to continue."""
+    """The messages of one pull, and where to continue.
+
+        found = await consumer.pull(queue, offset)
+        offset = found.next_offset
+
+    `first` and `end` are the bounds of the queue.
+    """
 
     status: PullStatus
     messages: Sequence[ReceivedMessage]
@@ -50,6 +56,8 @@ class PullResult:
 class PullConsumer:
     """Pull messages from a queue at an offset of your choice.
 
+    Methods raise ClientClosed if the consumer is not running, and UsageError for invalid arguments.
+
         async with PullConsumer("audit", nameserver="10.0.0.1:9876") as consumer:
             for queue in await consumer.queues("orders"):
                 found = await consumer.pull(queue, await consumer.first(queue))
@@ -60,6 +68,11 @@ class PullConsumer:
     def __init__(
         self, group: str, *, nameserver: str | None = None, client: ClientOptions = _CLIENT
     ) -> None:
+        """Create a consumer; it connects at the first request.
+
+        `nameserver` is `host:port;host:port`; None reads it from the environment. Raises UsageError
+        for an invalid group.
+        """
         self.group = checked_group(group)
         self._nameserver = nameserver
         self._client = client
@@ -70,12 +83,17 @@ class PullConsumer:
         return client_repr(self, state, group=self.group, nameserver=self._nameserver)
 
     async def start(self) -> Self:
+        """Start the consumer; an `async with` block does this.
+
+        Raises UsageError if it is running, or the name servers are invalid.
+        """
         if self._shared is not None:
             raise UsageError(f"consumer of {self.group} was started before")
         self._shared = SharedClient.join(self._nameserver, self._client)
         return self
 
     async def stop(self) -> None:
+        """Disconnect. A second call has no effect."""
         shared, self._shared = self._shared, None
         if shared is not None:
             await shared.leave()
@@ -104,7 +122,7 @@ class PullConsumer:
         expression: str | Sql92 = "*",
         wait_s: float = 0.0,
     ) -> PullResult:
-        """Pull up to `count_max` messages from an offset on.
+        """Pull up to `count_max` messages, starting at an offset.
 
         If there are none, the broker waits up to `wait_s` seconds for new ones. `expression`
         filters as in a subscription. Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
@@ -115,7 +133,14 @@ class PullConsumer:
         check_seconds("wait_s", wait_s)
         shared = self._running()
         wanted = subscribe(queue.topic, expression, version=0)
-        plan = PullPlan(self.group, queue, wanted, count_max, BYTES_MAX, round(wait_s * 1000))
+        plan = PullPlan(
+            group=self.group,
+            queue=queue,
+            subscription=wanted,
+            count_max=count_max,
+            bytes_max=BYTES_MAX,
+            suspend_ms=round(wait_s * 1000),
+        )
         address = (await shared.route(queue.topic)).any_address(queue.broker_name)
         if address is None:
             raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
@@ -136,27 +161,30 @@ class PullConsumer:
     # Offsets
 
     async def first(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that is still stored."""
+        """Return the offset of the first stored message. Raises UsageError and NoRoute."""
         return await self._offsets().first(checked_queue(queue))
 
     async def end(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the offset that the next message will get. Raises UsageError and NoRoute."""
         return await self._offsets().end(checked_queue(queue))
 
-    async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
+    async def offset_at(self, queue: MessageQueue, time: datetime | str | int) -> int:
         """Return the offset of the first message stored at a time or later.
 
         The time is a datetime, `yyyyMMddHHmmss` in local time, or milliseconds since 1970. Raises
         UsageError for an invalid time.
         """
-        return await self._offsets().at_time(checked_queue(queue), moment_ms(moment))
+        return await self._offsets().at_time(checked_queue(queue), epoch_ms(time))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of the group; None if there is none."""
+        """Return the committed offset of the group; None if there is none. Raises UsageError."""
         return await self._offsets().committed(checked_queue(queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit the offset of the group in a queue."""
+        """Commit the offset of the group in a queue, and wait until it is stored.
+
+        Raises UsageError, and RemoteError if the broker rejects it.
+        """
         await self._offsets().commit(checked_queue(queue), checked_offset(offset))
 
     def _offsets(self) -> QueueOffsets:

@@ -19,36 +19,25 @@ An error that stops a consumer is raised by `async for`, `run`, `closed` and `st
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.acknowledger import Acknowledger
-from tianzhou.client.aio.assigned_queue import AssignedQueue, Ready
-from tianzhou.client.aio.consumer_requests import ConsumerRequests
-from tianzhou.client.aio.consumer_trace import ConsumeTrace
-from tianzhou.client.aio.delivery import Delivery, TaskWorkers, ThreadWorkers
-from tianzhou.client.aio.filter_check import check_expressions
-from tianzhou.client.aio.group_member import GroupMember
-from tianzhou.client.aio.iterator_delivery import (
-    BatchIterator,
+from tianzhou.client.aio.producer import Producer
+from tianzhou.client.consume.context import ConsumerContext, Tasks
+from tianzhou.client.consume.iterator import (
     IteratorDelivery,
-    MessageIterator,
-    OrderlyIteratorDelivery,
 )
-from tianzhou.client.aio.listener import BatchListener, Listener, MessageListener, Outcome
-from tianzhou.client.aio.orderly import OrderlyWorkers
-from tianzhou.client.aio.puller import Puller
-from tianzhou.client.aio.shared_client import SharedClient
-from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.consume.listener import BatchListener, Listener, MessageListener, Outcome
+from tianzhou.client.consume.running_consumer import RunningConsumer
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
-from tianzhou.client.core.outcome import GROWING
 from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.subscription import Sql92, checked_wishes, retry_topic, subscribe
+from tianzhou.client.core.subscription import Sql92, checked_wishes, subscribe
 from tianzhou.client.errors import ClientClosed
-from tianzhou.client.options import ClientOptions, checked_group, client_repr
+from tianzhou.client.options import GROUP_CHARS_MAX, ClientOptions, checked_group, client_repr
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.client.termination import on_terminate
+from tianzhou.client.tracing import ConsumeTrace
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -59,7 +48,8 @@ _OVERDUE_CHECK_S: Final = 60.0
 class PushConsumer:
     """Consume messages with a listener or an `async for` loop.
 
-    The members of a group share the queues of the subscribed topics.
+    The members of a group share the queues of the subscribed topics. Methods raise ClientClosed if
+    the consumer is not running, and the error that stopped the consumer, if any.
 
         async with PushConsumer("stock", subscribe={"orders": "paid || sent"}) as consumer:
             async for message in consumer:
@@ -89,7 +79,7 @@ class PushConsumer:
         self._client = client
         self._listener: Listener | None = None
         self._wanted = checked_wishes(subscribe)
-        self._parts: _Parts | None = None
+        self._parts: RunningConsumer | None = None
         self._failure: BaseException | None = None
         self._ended = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
@@ -110,20 +100,16 @@ class PushConsumer:
         `expression` is `*` for all messages, tags (`"paid || sent"`), or an `Sql92`. All members of
         a group must have the same subscriptions. Raises UsageError for an invalid expression.
         """
-        made = subscribe(topic, expression, version=0)
+        subscribe(topic, expression, version=0)
         self._wanted[topic] = expression
         if self._parts is not None:
-            parts = self._running()
-            parts.member.subscribe(subscribe(topic, expression, version=parts.shared.now_ms()))
-            parts.tasks.run(parts.announce([made.topic]))
+            self._running().subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
-        """Remove the subscription to a topic."""
+        """Remove the subscription to a topic; without one, this has no effect."""
         self._wanted.pop(topic, None)
         if self._parts is not None:
-            parts = self._running()
-            parts.member.subscriptions.pop(topic, None)
-            parts.tasks.run(parts.announce([]))
+            self._running().unsubscribe(topic)
 
     def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
         """Set the listener, a function or coroutine function called with each message.
@@ -138,7 +124,14 @@ class PushConsumer:
         return listener
 
     def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
-        """Set a listener that is called with lists of up to `batch_size` messages of one queue."""
+        """Set a listener that is called with lists of messages of one queue.
+
+        A list has up to `ConsumerOptions.batch_size` messages, which succeed or fail together.
+        Raises UsageError like `listen`.
+
+            @consumer.listen_batches
+            async def on_messages(messages): ...
+        """
         spanned = self._spanned(listener, is_batch=True)
         self._set_listener(Listener(spanned, self.group, batch_size=self.options.batch_size))
         return listener
@@ -158,40 +151,56 @@ class PushConsumer:
     # Life
 
     async def start(self) -> Self:
-        """Join the group and start pulling. Raises UsageError and ClientError."""
+        """Join the group and start pulling; an `async with` block does this.
+
+        Raises UsageError without a subscription or if the consumer was started before, and
+        ClientError if brokers reject a subscription.
+        """
         if self._parts is not None or self._ended.is_set():
-            raise UsageError(f"consumer of {self.group} was started before; make another")
+            raise UsageError(f"consumer of {self.group} was started before; create a new one")
         if not self._wanted:
-            raise UsageError(f"consumer of {self.group} subscribes to nothing")
+            raise UsageError(
+                f"consumer of {self.group} has no subscription; pass subscribe= or call subscribe()"
+            )
         if self._listener is None:
             refuse_spans(self.options, self.group)
         shared = SharedClient.join(self._nameserver, self._client, consumer_group=self.group)
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(shared.leave, consumer_group=self.group)
-            self._parts = _Parts(self, shared)
+            context = ConsumerContext(self.group, shared, self.options, Tasks(self.fail))
+            self._parts = RunningConsumer(context, self._listener)
             failing.pop_all()
             failing.push_async_callback(self._end)  # which leaves the shared client, too
-            await self._parts.start()
+            await self._parts.start(self._wanted, self._make_trace())
             failing.pop_all()
         return self
 
+    def _make_trace(self) -> ConsumeTrace | None:
+        if not self.options.trace:
+            return None
+        group = f"_INNER_TRACE_PRODUCER-{self.group}-CONSUME"[:GROUP_CHARS_MAX]
+        untraced = Producer(group, nameserver=self._nameserver, client=self._client)
+        return ConsumeTrace(self.group, untraced)
+
     async def stop(self) -> None:
-        """Wait for in-flight messages, commit offsets and leave the group. Re-raises the error
-        that stopped the consumer, if any. Called in a listener, it does not wait, because the
-        message of the listener is in flight."""
+        """Wait for in-flight messages, commit offsets and leave the group.
+
+        In a listener it does not wait, because the listener's own message is in flight. Re-raises
+        the error that stopped the consumer, if any.
+        """
         await self._end()
         self._raise_failure()
 
     async def _end(self) -> None:
         if self._parts is not None and (self._stopping is None or not self._stopping.done()):
-            self._parts.shared.check_loop()
+            self._parts.context.shared.check_loop()
             if self._stopping is None:
                 self._parts.is_hurried |= self._parts.is_iterating(asyncio.current_task())
                 self._stopping = asyncio.get_running_loop().create_task(self._stop(self._parts))
             if self._listener is None or not self._listener.is_calling:
                 await asyncio.shield(self._stopping)
 
-    async def _stop(self, parts: "_Parts") -> None:
+    async def _stop(self, parts: RunningConsumer) -> None:
         try:
             await parts.stop()
         finally:
@@ -257,18 +266,26 @@ class PushConsumer:
         return self._handing_parts().messages()
 
     def batches(self, count_max: int = 32) -> AsyncIterator[list[ReceivedMessage]]:
-        """Iterate over lists of up to `count_max` messages, each list of one queue."""
+        """Iterate over lists of up to `count_max` messages, each list from one queue.
+
+        Raises UsageError for a count below 1, or if the consumer has a listener.
+
+            async for messages in consumer.batches(100): ...
+        """
         if count_max < 1:
-            raise UsageError(f"batches of {count_max} messages; at least 1")
+            raise UsageError(f"count_max must be at least 1, got {count_max}")
         return self._handing_parts().batches(count_max)
 
     def iterator_delivery(self) -> IteratorDelivery:
-        """Return the source of messages of loops, for other kinds of loops."""
+        """Return the source of messages for loops; not for applications.
+
+        Raises UsageError if the consumer has a listener.
+        """
         iterator_delivery = self._handing_parts().iterator_delivery
         assert iterator_delivery is not None
         return iterator_delivery
 
-    def _handing_parts(self) -> "_Parts":
+    def _handing_parts(self) -> RunningConsumer:
         parts = self._running()
         if parts.iterator_delivery is None:
             raise UsageError(f"consumer of {self.group} has a listener, which gets the messages")
@@ -279,177 +296,33 @@ class PushConsumer:
         self._running().puller.pause()
 
     def resume(self) -> None:
-        """Pull again after `pause`."""
+        """Start pulling again after `pause`."""
         self._running().puller.resume()
 
     async def commit(self) -> None:
-        """Commit the offsets now, and wait until they are stored."""
-        await self._running().member.save_surely()
+        """Commit the offsets now and wait for the responses of the brokers.
+
+        A failed commit is logged and retried in the background.
+        """
+        await self._running().member.assignments.save_surely()
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues assigned to this consumer now."""
-        return frozenset(self._parts.member.assignments) if self._parts is not None else frozenset()
+        return frozenset(self._parts.member.assignments.queues if self._parts is not None else ())
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this consumer."""
-        return self._started().shared.client_id
+        """The id by which brokers know this consumer. Raises ClientClosed unless it runs."""
+        return self._started().context.shared.client_id
 
-    def _running(self) -> "_Parts":
+    def _running(self) -> RunningConsumer:
         parts = self._started()
-        parts.shared.check_loop()
+        parts.context.shared.check_loop()
         return parts
 
-    def _started(self) -> "_Parts":
+    def _started(self) -> RunningConsumer:
         self._raise_failure()
         if self._parts is None or self._stopping is not None:
             raise ClientClosed(f"consumer of {self.group} is not running")
         return self._parts
-
-
-class _Parts:
-    """The parts of a running consumer; the `AssignmentListener` of its group member."""
-
-    def __init__(self, consumer: PushConsumer, shared: SharedClient) -> None:
-        options, listener = consumer.options, consumer._listener
-        self.shared = shared
-        self._consumer = consumer
-        self._options = options
-        self.tasks = Tasks(consumer.fail)
-        ready = Ready()
-        self.acknowledger = Acknowledger(consumer.group, shared, options, ready, self.tasks)
-        self.member = GroupMember(consumer.group, shared, options, self, self.tasks)
-        self.iterator_delivery: IteratorDelivery | None = None
-        self.delivery: Delivery = self._delivery(listener, ready)
-        self.acknowledger.offer = self.delivery.offer
-        self.puller = Puller(
-            shared, self.member, self.tasks, self.delivery.offer, self.acknowledger.rates
-        )
-        self._requests = ConsumerRequests(
-            shared, self.member, self.puller, self.acknowledger, listener, self.tasks
-        )
-        self._iterators: list[MessageIterator | BatchIterator] = []
-        self._trace: ConsumeTrace | None = None
-        self._is_stopping = False
-        self.is_hurried = False
-
-    def _delivery(self, listener: Listener | None, ready: Ready) -> Delivery:
-        options = self._options
-        if listener is not None and options.orderly:
-            return OrderlyWorkers(listener, options, ready, self.acknowledger, self.tasks)
-        if listener is not None and listener.is_async:
-            return TaskWorkers(listener, options.concurrency, ready, self.acknowledger, self.tasks)
-        if listener is not None:
-            return ThreadWorkers(
-                listener, options.concurrency, ready, self.acknowledger, self._consumer.fail
-            )
-        if options.orderly:
-            self.iterator_delivery = OrderlyIteratorDelivery(
-                ready, self.acknowledger, self.tasks,
-                suspend_s=options.suspend_s, limit=options.max_reconsume_times,
-            )  # fmt: skip
-        else:
-            self.iterator_delivery = IteratorDelivery(ready, self.acknowledger)
-        return self.iterator_delivery
-
-    async def start(self) -> None:
-        version = self.shared.now_ms()
-        wanted = dict(self._consumer._wanted)
-        if not self._options.broadcasting:
-            wanted[retry_topic(self._consumer.group)] = "*"
-        for topic, expression in wanted.items():
-            self.member.subscriptions[topic] = subscribe(topic, expression, version=version)
-        await check_expressions(self.shared, self.member, wanted)
-        if self._options.trace:
-            await self._start_trace()
-        self.delivery.start()
-        self._requests.start()
-        await self.member.join()
-        self.tasks.run(self._keep_looking_for_overdue())
-
-    async def _start_trace(self) -> None:
-        consumer = self._consumer
-        made = ConsumeTrace(consumer.group, consumer._nameserver, consumer._client)
-        self._trace = await made.start()
-        if self.iterator_delivery is not None:
-            self.iterator_delivery.trace = made
-        elif consumer._listener is not None:
-            consumer._listener.trace = made
-
-    async def announce(self, topics: list[str]) -> None:
-        """Announce subscriptions that changed while running."""
-        await check_expressions(self.shared, self.member, topics)
-        await self.shared.heartbeat_now()
-        self.member.balance_soon()
-
-    async def stop(self) -> None:
-        self._is_stopping = True
-        try:
-            await self.member.leave()
-        finally:
-            self._requests.stop()
-            await self.delivery.stop()
-            await self.tasks.cancel()
-            if self._trace is not None:
-                await self._trace.close()
-            await self.shared.leave(consumer_group=self._consumer.group)
-
-    # AssignmentListener
-
-    def on_assigned(self, assigned: AssignedQueue) -> None:
-        self.puller.start(assigned)
-
-    async def on_revoked(self, assigned: AssignedQueue) -> None:
-        self.puller.stop(assigned)
-        self.delivery.discard(assigned)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s):
-                await assigned.wait_free()
-
-    @property
-    def _patience_s(self) -> float | None:
-        """How long to wait for messages in flight; None: without a limit."""
-        if not self._is_stopping:
-            return None if self._options.orderly else self._options.release_timeout_s
-        if self.iterator_delivery is None:
-            return self._options.stop_timeout_s
-        return 0 if self.is_hurried else self._options.release_timeout_s
-
-    def committable(self, assigned: AssignedQueue) -> int:
-        return assigned.window.committable
-
-    # Iterating
-
-    def messages(self) -> MessageIterator:
-        assert self.iterator_delivery is not None
-        made = MessageIterator(self.iterator_delivery, auto_ack=self._options.auto_ack)
-        self._iterators.append(made)
-        return made
-
-    def batches(self, count_max: int) -> BatchIterator:
-        assert self.iterator_delivery is not None
-        made = BatchIterator(self.iterator_delivery, count_max, auto_ack=self._options.auto_ack)
-        self._iterators.append(made)
-        return made
-
-    def leave_loops(self, *, is_done: bool) -> None:
-        """Acknowledge the messages delivered last if the loops ended without an exception;
-        otherwise do not wait for them."""
-        self.is_hurried = not is_done
-        for iterator in self._iterators if is_done else ():
-            iterator.settle()
-
-    def is_iterating(self, task: "asyncio.Task[object] | None") -> bool:
-        """Whether a task runs a loop: a stop from inside the loop must not wait for itself."""
-        return any(iterator.task is task for iterator in self._iterators)
-
-    # Taking too long
-
-    async def _keep_looking_for_overdue(self) -> None:
-        limit_s = self._options.consume_timeout_s
-        while True:
-            await asyncio.sleep(min(limit_s / 4, _OVERDUE_CHECK_S))
-            before = monotonic() - limit_s
-            for part, message in self.delivery.overdue(before):
-                self.acknowledger.fail(part.assigned, message, message.verdict or GROWING)

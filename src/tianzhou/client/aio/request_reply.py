@@ -3,9 +3,9 @@
 import asyncio
 import uuid
 
-from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.replying import Reply, reply_of
 from tianzhou.client.errors import ClientClosed
+from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.net import rpc as exchange
 from tianzhou.net.rpc import Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -13,7 +13,10 @@ from tianzhou.wire._generated_headers_send import PushReplyRequest
 
 
 class Requests:
-    """Owner: the event loop."""
+    """The requests of one producer that wait for a reply.
+
+    Owner: the event loop.
+    """
 
     def __init__(self, shared: SharedClient) -> None:
         self._loop = asyncio.get_running_loop()
@@ -21,7 +24,7 @@ class Requests:
         self._stop = shared.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
 
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
-        """An id for a request, and what will be its reply. Call `forget` in the end."""
+        """Return an id for a request, and the future of its reply. Call `forget` afterwards."""
         correlation_id = str(uuid.uuid4())
         waiting = self._waiting[correlation_id] = self._loop.create_future()
         return correlation_id, waiting
@@ -34,8 +37,8 @@ class Requests:
         correlation_id, reply = reply_of(pushed, request.body)
         waiting = self._waiting.get(correlation_id or "")
         if waiting is None:
-            # Another producer of this client may wait for it; or nobody does any more, and the
-            # one who replies should know.
+            # Another producer of this client may wait for it. If none does, the consumer that
+            # replied gets an error.
             return None
         if not waiting.done():
             waiting.set_result(reply)

@@ -1,16 +1,13 @@
 """Everything between `Producer.send` and the send engine: ids, limits, batching, compression."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from tianzhou.client.aio.batcher import Batcher, OnBatch, OnSent, PendingMessage
 from tianzhou.client.aio.in_flight import InFlightLimiter
-from tianzhou.client.aio.producer_trace import SendTrace
-from tianzhou.client.aio.send_engine import OnDone, SendEngine
-from tianzhou.client.aio.shared_client import SharedClient
-from tianzhou.client.core.batching import Batch, Kind
-from tianzhou.client.core.failure import Failure
+from tianzhou.client.aio.send_engine import SendEngine
+from tianzhou.client.core.batching import Batch, Kind, OpenBatches
 from tianzhou.client.core.selection import (
     Fixed,
     Pick,
@@ -19,14 +16,17 @@ from tianzhou.client.core.selection import (
     pick_of_batch,
     queue_for_key,
 )
-from tianzhou.client.core.sending import (
+from tianzhou.client.core.send import Failure, OnSent
+from tianzhou.client.core.send_request import (
     Compression,
     SendRequest,
     SendResult,
     batch_request,
     message_request,
 )
-from tianzhou.client.options import ProducerOptions, checked_timeout
+from tianzhou.client.options import Batching, ProducerOptions, checked_timeout
+from tianzhou.client.session.shared_client import SharedClient
+from tianzhou.client.tracing import SendTrace
 from tianzhou.record import flags
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode
@@ -34,6 +34,82 @@ from tianzhou.wire.queues import MessageQueue
 
 COMPRESS_HERE_BYTES: Final = 64 * 1024
 """Larger bodies are compressed in a thread, because that blocks the event loop for milliseconds."""
+
+
+class PendingMessage(NamedTuple):
+    """The id of a message in a batch, and the callback that gets its result, once."""
+
+    message_id: str
+    on_sent: OnSent
+
+
+Dispatch = Callable[[Batch[PendingMessage], OnSent], None]
+
+
+class Batcher:
+    """Send open batches when they are full, or when they have waited for `linger_s`.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, rules: Batching, dispatch: Dispatch) -> None:
+        self._rules = rules
+        self._dispatch = dispatch
+        self._loop = asyncio.get_running_loop()
+        self._open_batches: OpenBatches[PendingMessage] = OpenBatches(rules)
+        self._timers: dict[Kind, asyncio.TimerHandle | asyncio.Handle] = {}
+        self._in_flight: Counter[Kind] = Counter()
+
+    def accepts(self, message: Message) -> bool:
+        return self._open_batches.accepts(message)
+
+    def add(self, kind: Kind, message: Message, pending: PendingMessage) -> None:
+        for batch in self._open_batches.add(kind, message, pending):
+            self._send(batch)
+        if kind in self._timers or self._open_batches.open_batch(kind) is None:
+            return
+        if self._rules.linger_s:
+            self._timers[kind] = self._loop.call_later(
+                self._rules.linger_s, self._linger_ended, kind
+            )
+        elif not self._in_flight[kind]:
+            # At the end of this loop iteration, with everything else that is sent in it.
+            self._timers[kind] = self._loop.call_soon(self._linger_ended, kind)
+
+    def flush(self) -> None:
+        """Send every open batch now."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for batch in self._open_batches.take_all():
+            self._send(batch)
+
+    def _linger_ended(self, kind: Kind) -> None:
+        self._timers.pop(kind, None)
+        batch = self._open_batches.take(kind)
+        if batch is not None:
+            self._send(batch)
+
+    def _send(self, batch: Batch[PendingMessage]) -> None:
+        kind = batch.kind
+        if self._open_batches.open_batch(kind) is None and (timer := self._timers.pop(kind, None)):
+            timer.cancel()
+        self._in_flight[kind] += 1
+
+        def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
+            self._in_flight[kind] -= 1
+            if not self._in_flight[kind]:
+                del self._in_flight[kind]
+                if not self._rules.linger_s:
+                    self._linger_ended(kind)
+            if failure is not None:
+                for pending in batch.tokens:
+                    pending.on_sent((), failure)
+            else:
+                for pending, result in zip(batch.tokens, results, strict=True):
+                    pending.on_sent((result,), None)
+
+        self._dispatch(batch, on_sent)
 
 
 class Sender:
@@ -60,8 +136,12 @@ class Sender:
         select: Selector | None,
         timeout_s: float | None,
     ) -> "asyncio.Future[SendResult]":
-        pick = pick_of(message, queue, select)
-        checked_timeout(timeout_s)
+        # Most messages go to the next queue in turn, within the default timeout.
+        is_plain = type(message) is Message and message.sharding_key is None
+        is_plain = is_plain and queue is None and select is None
+        pick = None if is_plain else pick_of(message, queue, select)
+        if timeout_s is not None:
+            checked_timeout(timeout_s)
         answer, pending = self._expect(message)
         batcher = self._batcher
         if batcher is not None and select is None and timeout_s is None:
@@ -72,9 +152,12 @@ class Sender:
                 batcher.add(kind, message, pending)
                 return answer
         self._deliver(
-            message, pending.message_id, _one(pending.on_sent),
-            pick=pick, timeout_s=timeout_s,
-        )  # fmt: skip
+            message,
+            pending.message_id,
+            pending.on_sent,
+            pick=pick,
+            timeout_s=timeout_s,
+        )
         return answer
 
     def _alone_if_moved(
@@ -83,28 +166,34 @@ class Sender:
         """A batch goes to one queue. If that queue is gone because its broker is being drained,
         each message selects the queue of its key separately."""
 
-        def on_sent(result: SendResult | None, failure: Failure | None) -> None:
+        def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
             left_s = self._options.send_timeout_s - (failure.spent_s if failure else 0)
             if failure is None or not failure.is_moved or left_s <= 0:
-                pending.on_sent(result, failure)
+                pending.on_sent(results, failure)
             else:
-                on_done = _one(pending.on_sent)
-                self._deliver(message, pending.message_id, on_done, pick=pick, timeout_s=left_s)
+                self._deliver(
+                    message, pending.message_id, pending.on_sent, pick=pick, timeout_s=left_s
+                )
 
         return PendingMessage(pending.message_id, on_sent)
 
     def send_with(
-        self, message: Message, added: Mapping[bytes, str], *, sys_flag: int = 0,
-        code: int = RequestCode.SEND_MESSAGE_V2, pick: Pick | None = None,
+        self,
+        message: Message,
+        added: Mapping[bytes, str],
+        *,
+        sys_flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        pick: Pick | None = None,
         timeout_s: float | None = None,
-    ) -> "asyncio.Future[SendResult]":  # fmt: skip
+    ) -> "asyncio.Future[SendResult]":
         """Send one message with properties that the client adds."""
         checked_timeout(timeout_s)
         is_half = bool(sys_flag & flags.TRANSACTION_PREPARED)
         answer, pending = self._expect(message, is_half=is_half)
         request = self.request(message, pending.message_id, added, sys_flag=sys_flag, code=code)
         pick = pick or pick_of(message, None)
-        self.engine.deliver(request, _one(pending.on_sent), pick=pick, timeout_s=timeout_s)
+        self.engine.deliver(request, pending.on_sent, pick=pick, timeout_s=timeout_s)
         return answer
 
     async def send_batch(
@@ -119,19 +208,19 @@ class Sender:
         answer: asyncio.Future[list[SendResult]] = self.engine.loop.create_future()
         begun_ms = self._shared.now_ms()
 
-        def on_done(results: list[SendResult], failure: Failure | None) -> None:
+        def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
             self.in_flight.release(size, generation)
             if not answer.done():
                 if failure is None:
-                    answer.set_result(results)
+                    answer.set_result(list(results))
                 else:
                     answer.set_exception(failure.error())
             if self._trace is not None:
                 now_ms, ended = self._shared.now_ms(), results or [None] * len(messages)
                 for message, message_id, result in zip(messages, message_ids, ended, strict=True):
-                    self._trace.sent(message, message_id, result, begun_ms, now_ms)
+                    self._trace.sent(message, message_id, result, times_ms=(begun_ms, now_ms))
 
-        self.engine.deliver(request, on_done, pick=pick, timeout_s=timeout_s)
+        self.engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
         return await answer
 
     def flush(self) -> None:
@@ -140,13 +229,23 @@ class Sender:
             self._batcher.flush()
 
     def request(
-        self, message: Message, message_id: str, added: Mapping[bytes, str] | None = None, *,
-        sys_flag: int = 0, code: int = RequestCode.SEND_MESSAGE_V2,
-    ) -> SendRequest:  # fmt: skip
+        self,
+        message: Message,
+        message_id: str,
+        added: Mapping[bytes, str] | None = None,
+        *,
+        sys_flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+    ) -> SendRequest:
         return message_request(
-            message, message_id, compress=self._options.compression,
-            over_bytes=self._options.compress_over_bytes, added=added, sys_flag=sys_flag, code=code,
-        )  # fmt: skip
+            message,
+            message_id,
+            compress=self._options.compression,
+            over_bytes=self._options.compress_over_bytes,
+            added=added,
+            sys_flag=sys_flag,
+            code=code,
+        )
 
     def new_id(self) -> str:
         return self._shared.unique_ids.next(self._shared.now_ms())
@@ -161,35 +260,43 @@ class Sender:
         begun_ms = self._shared.now_ms()
         message_id = self._shared.unique_ids.next(begun_ms)
 
-        def on_sent(result: SendResult | None, failure: Failure | None) -> None:
+        def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
             in_flight.release(size, generation)
             if not answer.done():  # the caller may have been cancelled
-                if result is not None:
-                    answer.set_result(result)
-                elif failure is not None:
+                if failure is None:
+                    answer.set_result(results[0])
+                else:
                     answer.set_exception(failure.error())
             if trace is not None:
+                result = None if failure is not None else results[0]
                 now_ms = self._shared.now_ms()
-                trace.sent(message, message_id, result, begun_ms, now_ms, is_half=is_half)
+                trace.sent(
+                    message, message_id, result, times_ms=(begun_ms, now_ms), is_half=is_half
+                )
 
         return answer, PendingMessage(message_id, on_sent)
 
     def _deliver(
-        self, message: Message, message_id: str, on_done: OnDone, *, pick: Pick | None,
+        self,
+        message: Message,
+        message_id: str,
+        on_sent: OnSent,
+        *,
+        pick: Pick | None,
         timeout_s: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         engine = self.engine
         if not self._takes_long(message):
             request = self.request(message, message_id)
-            engine.deliver(request, on_done, pick=pick, timeout_s=timeout_s)
+            engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
             return
 
         async def compress_first() -> None:
             request = await asyncio.to_thread(self.request, message, message_id)
-            engine.deliver(request, on_done, pick=pick, timeout_s=timeout_s)
+            engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
 
         engine.later(
-            compress_first(), lambda error: on_done([], Failure(message.topic, final=error))
+            compress_first(), lambda error: on_sent((), Failure(message.topic, final=error))
         )
 
     def _takes_long(self, message: Message) -> bool:
@@ -212,21 +319,12 @@ class Sender:
             queue = queue_for_key(route.write_queues, message.sharding_key)
         return Kind(message.topic, queue, message.wait_store_ok)
 
-    def _dispatch_batch(self, batch: Batch[PendingMessage], on_batch: OnBatch) -> None:
+    def _dispatch_batch(self, batch: Batch[PendingMessage], on_sent: OnSent) -> None:
         queue, messages = batch.kind.queue, batch.messages
         pick = None if queue is None else Fixed(queue)
         message_ids = [pending.message_id for pending in batch.tokens]
         if len(messages) == 1:
-            self._deliver(messages[0], message_ids[0], on_batch, pick=pick)
+            self._deliver(messages[0], message_ids[0], on_sent, pick=pick)
         else:
             request = batch_request(messages, message_ids)
-            self.engine.deliver(request, on_batch, pick=pick)
-
-
-def _one(on_sent: OnSent) -> OnDone:
-    """Adapt the callback of one message to a request with a single message."""
-
-    def on_done(results: list[SendResult], failure: Failure | None) -> None:
-        on_sent(results[0] if failure is None else None, failure)
-
-    return on_done
+            self.engine.deliver(request, on_sent, pick=pick)

@@ -1,6 +1,6 @@
-"""What administration tells: plain values, the same for the asyncio and the blocking client.
+"""Results of admin methods: plain values, the same for the asyncio and the blocking client.
 
-Settings of topics and groups, and connections, are told as they travel: `TopicConfig`,
+Settings of topics and groups, and connections, have the types of the wire: `TopicConfig`,
 `SubscriptionGroupConfig` and `ClientConnection` of `wire`.
 """
 
@@ -13,7 +13,7 @@ from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 LATEST: Final = -1
-"""The moment behind the last message, where a group can be moved to."""
+"""The time after the last message, to which a group can be moved."""
 
 # Brokers
 
@@ -29,14 +29,14 @@ class BrokerPlace:
 
     @property
     def nearest(self) -> str:
-        """The address of the master, or else of the first slave, which knows what it has
-        replicated."""
+        """The address of the master, or else of the first slave, which knows its own
+        replica."""
         return self.addresses[min(self.addresses)]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A broker as it knows itself."""
+    """The state of a broker, as it reports it."""
 
     name: str
     address: str
@@ -47,24 +47,24 @@ class BrokerStatus:
     get_per_second: float
     put_today: int
     disk_used_ratio: float
-    """-1 when the broker does not know."""
+    """-1 if the broker does not know it."""
     refusal: str
-    """Why it takes no messages; empty when it does."""
+    """Why it rejects messages; empty if it accepts them."""
     facts: Mapping[str, str]
-    """Everything it said, by RocketMQ's names."""
+    """All reported values, by RocketMQ's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What still happens on a broker that is being drained."""
+    """The remaining traffic of a broker that is being drained."""
 
     put_per_second: float
     lags: Mapping[str, int]
-    """Messages that each group has not read yet, where there are any."""
+    """Unread messages by group, without groups that have none."""
 
     @property
     def is_safe(self) -> bool:
-        """Whether it can be stopped without anybody waiting for its messages."""
+        """Whether it can be stopped: there are no writes, and no group has unread messages."""
         return self.put_per_second == 0 and not self.lags
 
 
@@ -92,22 +92,22 @@ class TopicState:
     queues: tuple[TopicQueue, ...]
     put_per_second: float
     groups: tuple[str, ...]
-    """That have consumed it, or do now."""
+    """Groups that have consumed the topic."""
 
     @cached_property
     def count(self) -> int:
-        """Messages that are still there."""
+        """Number of stored messages."""
         return sum(queue.count for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """How far a topic has come on its way to fewer queues."""
+    """Progress of a topic that is being reduced to fewer queues."""
 
     topic: str
     queues: int
     unread: Mapping[str, int]
-    """By group: messages in the queues that are to go."""
+    """By group: unread messages in the queues to be removed."""
 
     @property
     def is_done(self) -> bool:
@@ -123,9 +123,9 @@ class QueueProgress:
     committed: int
     end: int
     consumed_ms: int
-    """When the last message that was confirmed had been stored; 0 if there is none."""
+    """Store time of the last acknowledged message; 0 if there is none."""
     behind_s: float
-    """Age of the next message to be confirmed; 0 if there is none."""
+    """Age of the oldest message that is not acknowledged; 0 if there is none."""
 
     @property
     def lag(self) -> int:
@@ -140,12 +140,12 @@ class GroupProgress:
 
     @cached_property
     def lag(self) -> int:
-        """Messages that are not confirmed yet."""
+        """Messages that are not acknowledged yet."""
         return sum(queue.lag for queue in self.queues)
 
     @cached_property
     def behind_s(self) -> float:
-        """Age of the oldest of them."""
+        """Age of the oldest message that is not acknowledged."""
         return max((queue.behind_s for queue in self.queues), default=0.0)
 
 
@@ -155,28 +155,28 @@ class GroupState:
     configs: Mapping[str, SubscriptionGroupConfig]
     """By broker name."""
     topics: tuple[str, ...]
-    """That it has consumed."""
+    """Topics that it has consumed."""
     client_ids: tuple[str, ...]
     """Members that are connected now."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """One queue of a group that is moved, or would be."""
+    """The reset of a group in one queue, planned or done."""
 
     queue: MessageQueue
     committed: int | None
-    """None: the group never confirmed anything of it."""
+    """The offset before; None if the group never committed one."""
     target: int
 
     @property
     def skipped(self) -> int:
-        """How many messages the group will not see; below 0: how many it will see again."""
+        """Number of messages that the group skips; negative: that it consumes again."""
         return self.target - (self.committed or 0)
 
 
 def effect_of(moves: Iterable[OffsetMove]) -> tuple[int, int]:
-    """Messages that a group will never see, and those that it will see again."""
+    """Return how many messages the group skips, and how many it consumes again."""
     skips = [move.skipped for move in moves]
     return sum(max(skip, 0) for skip in skips), -sum(min(skip, 0) for skip in skips)
 
@@ -186,22 +186,24 @@ def effect_of(moves: Iterable[OffsetMove]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """What a group has given up."""
+    """The dead letters of a group, in numbers."""
 
     group: str
     count: int
     not_replayed: int
-    """Those behind the last one that was replayed."""
     last_ms: int
+    """When the latest one was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What became of dead letters that were sent again."""
+    """The result of a replay."""
 
     group: str
     topic: str
-    """Where they were sent to."""
+    """Where the dead letters were sent."""
     count: int
     left: int
-    """Dead letters that are still behind the last one."""
+    """Dead letters that were not replayed yet."""
+    skipped: int = 0
+    """Selected dead letters that were replayed before, and not sent again."""

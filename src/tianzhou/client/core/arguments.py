@@ -1,4 +1,4 @@
-"""Arguments that users pass to consumers and producers: checked where the call is made."""
+"""Checks of arguments, which run in the public method so that errors point to the caller."""
 
 from collections.abc import Iterable, Mapping
 from math import isfinite

@@ -1,8 +1,8 @@
-"""Who in a group consumes which queues of a topic.
+"""Strategies that assign the queues of a topic to the members of a group.
 
-Nobody hands queues out: every member sorts the same queues and the same client ids, applies the
-same rule, and takes what the rule gives to it. So the rules here must agree with the Java client's
-to the last queue, or a mixed group would read some queues twice and others never.
+There is no coordinator: every member sorts the same queues and the same client ids, and applies the
+same rule to find its own queues. The rules must agree with the Java client's for every queue, or a
+mixed group would consume some queues twice and others never.
 
 A strategy is any function that takes an `Occasion` and returns queues of it. An occasion is sorted
 as Java sorts: by UTF-16 units, topic before broker before queue.
@@ -25,7 +25,7 @@ VIRTUAL_NODES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """Everything that a strategy may look at."""
+    """The input of a strategy."""
 
     group: str
     client_id: str
@@ -43,7 +43,7 @@ Strategy: TypeAlias = Callable[[Occasion], Sequence[MessageQueue]]
 
 
 class Changes(NamedTuple):
-    """What a member must do to have what it should have."""
+    """The queues that a member must release and acquire."""
 
     dropped: list[MessageQueue]
     gained: list[MessageQueue]
@@ -57,24 +57,24 @@ def assign(
     queues: Iterable[MessageQueue],
     clients: Iterable[str],
 ) -> list[MessageQueue]:
-    """The queues of this client. None, while the broker does not count it as a member yet.
+    """Return the queues of this client; empty while the broker does not list it as a member.
 
-    Raises UsageError when a strategy returns a queue that it was not shown, or one twice.
+    Raises UsageError if a strategy returns an unknown queue, or one queue twice.
     """
     known = sorted(queues, key=_queue_order)
     members = sorted(clients, key=_text_order)
     if client_id not in members or not known:
         return []
     mine = list(strategy(Occasion(group, client_id, known, members)))
-    strangers = set(mine) - set(known)
-    if strangers or len(set(mine)) != len(mine):
-        reason = f"does not have {strangers}" if strangers else f"was given twice: {mine}"
+    unknown = set(mine) - set(known)
+    if unknown or len(set(mine)) != len(mine):
+        reason = f"does not have {unknown}" if unknown else f"was given twice: {mine}"
         raise UsageError(f"the strategy of group {group}: the topic {reason}")
     return mine
 
 
 def difference(held: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> Changes:
-    """In the order of the arguments, so that a round is the same every time."""
+    """Compare two assignments. The order of the arguments is kept, so results are reproducible."""
     held, wanted = list(held), list(wanted)
     return Changes(
         dropped=[queue for queue in held if queue not in wanted],
@@ -95,9 +95,9 @@ def _queue_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
 
 
 def average(occasion: Occasion) -> Sequence[MessageQueue]:
-    """Neighbouring queues, in shares that differ by at most one; the first have more.
+    """Assign neighbouring queues, in shares that differ by at most one.
 
-    Eight queues and three clients: 0 1 2, 3 4 5, 6 7.
+    The first clients get the larger shares. Eight queues and three clients: 0 1 2, 3 4 5, 6 7.
     """
     share, left = divmod(len(occasion.queues), len(occasion.clients))
     rank = occasion.rank
@@ -106,7 +106,7 @@ def average(occasion: Occasion) -> Sequence[MessageQueue]:
 
 
 def circle(occasion: Occasion) -> Sequence[MessageQueue]:
-    """Queues dealt out like cards: every client gets some of every broker.
+    """Assign queues in turn, so that every client gets some of every broker.
 
     Eight queues and three clients: 0 3 6, 1 4 7, 2 5.
     """
@@ -114,15 +114,15 @@ def circle(occasion: Occasion) -> Sequence[MessageQueue]:
 
 
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """Each queue goes to the next client on a ring; who comes or goes moves few queues."""
+    """Assign each queue to the next client on a hash ring; a change of members moves few queues."""
     if virtual_nodes < 1:
         raise UsageError(f"{virtual_nodes} virtual nodes: every client needs at least 1")
 
     def strategy(occasion: Occasion) -> list[MessageQueue]:
-        # A later client takes a place that is already taken, as in Java's map.
+        # A later client replaces an earlier one at the same place, as in Java's map.
         ring: dict[int, str] = {}
         for client in occasion.clients:
-            # A client that is listed twice goes on counting where it stopped.
+            # A client that is listed twice continues with the next numbers.
             placed = sum(owner == client for owner in ring.values())
             for number in range(placed, placed + virtual_nodes):
                 ring[_place(f"{client}-{number}")] = client
@@ -142,7 +142,7 @@ def _place(text: str) -> int:
 
 
 def _java_text(queue: MessageQueue) -> str:
-    """`MessageQueue.toString` of Java, which is what it hashes."""
+    """Return the text of Java's `MessageQueue.toString`, which Java hashes."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name},"
         f" queueId={queue.queue_id}]"
@@ -150,7 +150,10 @@ def _java_text(queue: MessageQueue) -> str:
 
 
 def machine_room(rooms: Iterable[str]) -> Strategy:
-    """Only brokers named `room@name` in these rooms. Queues elsewhere are for other groups."""
+    """Assign only queues of brokers named `room@name` in these rooms.
+
+    Queues in other rooms are for other groups.
+    """
     wanted = frozenset(rooms)
 
     def strategy(occasion: Occasion) -> list[MessageQueue]:
@@ -158,14 +161,14 @@ def machine_room(rooms: Iterable[str]) -> Strategy:
         clients, rank = len(occasion.clients), occasion.rank
         share, left = divmod(len(near), clients)
         mine = near[rank * share : rank * share + share]
-        # Unlike with `average`, what is left over comes from the end.
+        # Unlike `average`, this distributes the remaining queues from the end.
         return [*mine, near[share * clients + rank]] if rank < left else mine
 
     return strategy
 
 
 def _room_of(queue: MessageQueue) -> str | None:
-    # Java's split drops what is empty at the end, and wants exactly two parts.
+    # Java's split drops empty parts at the end, and there must be exactly two parts.
     parts = queue.broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 
@@ -175,9 +178,10 @@ def machine_room_nearby(
     room_of_client: Callable[[str], str],
     within: Strategy = average,
 ) -> Strategy:
-    """Queues go to clients in their own room; a room without clients is shared by all.
+    """Assign queues to clients in the same room; a room without clients is shared by all.
 
-    Both functions must name a room for everything they are asked about.
+    Both functions must return a room for every queue and client. The strategy raises UsageError
+    otherwise.
     """
 
     def strategy(occasion: Occasion) -> list[MessageQueue]:
@@ -215,8 +219,8 @@ def _by_room(items: Sequence[_T], room_of: Callable[[_T], str], kind: str) -> di
 
 
 def by_configuration(mine: Mapping[str, Sequence[MessageQueue]]) -> Strategy:
-    """Fixed queues for each client id, whoever else is there. The lists must not overlap, and
-    together they must name every queue; nobody checks that."""
+    """Assign fixed queues to each client id, whatever other members exist. The lists must not
+    overlap and must cover every queue together; this is not checked."""
 
     def strategy(occasion: Occasion) -> list[MessageQueue]:
         known = set(occasion.queues)

@@ -1,7 +1,7 @@
 """Batching: put messages that are sent one by one together into batches.
 
 One batch is open for each kind of message: topic, queue if the message has one, and whether the
-response waits for the disk. `OpenBatches` decides which batches are full; `aio.batcher` sends them
+response waits for the disk. `OpenBatches` decides which batches are full; `aio.sender` sends them
 and keeps the time.
 """
 

@@ -23,8 +23,15 @@ class _Bucket:
     """Counters of one topic for BUCKET_S seconds."""
 
     __slots__ = (
-        "call_s", "calls", "consumed", "failed", "number", "pull_s", "pulled", "pulls",
-    )  # fmt: skip
+        "call_s",
+        "calls",
+        "consumed",
+        "failed",
+        "number",
+        "pull_s",
+        "pulled",
+        "pulls",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -43,7 +43,7 @@ LISTED_MAX: Final = 5
 DRAINING: Final = "draining"
 """The kind of the alarm of a broker that is being drained."""
 DIFFER: Final = "subscriptions_differ"
-"""The watchdog's name for it."""
+"""The kind of the watchdog's event."""
 
 
 class Level(enum.Enum):
@@ -64,14 +64,14 @@ class Finding:
     """`broker`, `group`, `NameServer` or `cluster`: what `name` is the name of."""
     name: str
     said: str
-    mend: str = ""
+    remedy: str = ""
     since_ms: int = 0
 
 
 def findings(view: ClusterView, now_ms: int) -> list[Finding]:
     """All findings, problems first; `now_ms` is the clock of this machine."""
     found = [finding for place in view.places for finding in _place_findings(view, place, now_ms)]
-    if not any(look.permission & PERM_WRITE for look in view.brokers.found.values()):
+    if not any(broker_view.permission & PERM_WRITE for broker_view in view.brokers.found.values()):
         found = [_worse(finding) if DRAINING in finding.kinds else finding for finding in found]
     found += _vanished_findings(view, now_ms, found)
     found += _nameserver_findings(view)
@@ -89,8 +89,8 @@ def _worse(finding: Finding) -> Finding:
 
 
 def _place_findings(view: ClusterView, place: BrokerPlace, now_ms: int) -> Iterator[Finding]:
-    look = view.brokers.found.get(place.name)
-    if MASTER not in place.addresses and (look is None or look.raft is None):
+    broker_view = view.brokers.found.get(place.name)
+    if MASTER not in place.addresses and (broker_view is None or broker_view.raft is None):
         yield _problem(
             "no_master",
             place.name,
@@ -100,43 +100,47 @@ def _place_findings(view: ClusterView, place: BrokerPlace, now_ms: int) -> Itera
         )
     for broker_id, address in sorted(place.addresses.items()):
         if address in view.missing:
-            said = f"{_replica(place, broker_id)}it does not answer: {view.missing[address]}"
+            said = f"{_replica(place, broker_id)}it does not respond: {view.missing[address]}"
             yield _problem(UNREACHABLE, place.name, said, "is it running?")
         member = view.members.get(address)
         if member is not None:
             yield from _member_findings(member, place, broker_id, now_ms)
-    if look is not None:
-        for finding in replica_findings(look, place):
+    if broker_view is not None:
+        for finding in replica_findings(broker_view, place):
             level = Level.PROBLEM if finding.is_problem else Level.WARNING
             yield Finding(
-                level=level, kinds=("replication",), about="broker", name=place.name,
-                said=finding.said, mend=finding.mend,
-            )  # fmt: skip
+                level=level,
+                kinds=("replication",),
+                about="broker",
+                name=place.name,
+                said=finding.said,
+                remedy=finding.remedy,
+            )
 
 
 def _replica(place: BrokerPlace, broker_id: int) -> str:
-    """The start of a sentence about one replica; empty for the one that answers for the broker."""
+    """The start of a sentence about one replica; empty for the one that represents the broker."""
     if broker_id == min(place.addresses):
         return ""
     return f"its replica {broker_id} at {place.addresses[broker_id]}: "
 
 
 def _member_findings(
-    look: BrokerView, place: BrokerPlace, broker_id: int, now_ms: int
+    broker_view: BrokerView, place: BrokerPlace, broker_id: int, now_ms: int
 ) -> Iterator[Finding]:
     prefix = _replica(place, broker_id)
-    for alarm in look.alarms:
+    for alarm in broker_view.alarms:
         if alarm.kind != MISSING:  # NameServers know more about it
             yield _from_alarm(alarm, place.name, prefix)
-    if abs(look.now_ms - now_ms) > SKEW_MAX_MS:
-        said = prefix + skew_text((look.now_ms - now_ms) / 1000)
-        mend = "timedatectl set-ntp true, on both machines"
-        yield _warning("clock_skew", place.name, said, mend)
-    if not look.refusal:
-        yield from _disk_findings(place.name, prefix, look.disk)
+    if abs(broker_view.now_ms - now_ms) > SKEW_MAX_MS:
+        said = prefix + skew_text((broker_view.now_ms - now_ms) / 1000)
+        remedy = "timedatectl set-ntp true, on both machines"
+        yield _warning("clock_skew", place.name, said, remedy)
+    if not broker_view.refusal:
+        yield from _disk_findings(place.name, prefix, broker_view.disk)
 
 
-# Brokers that are not there
+# Missing brokers
 
 
 def _vanished_findings(view: ClusterView, now_ms: int, known: list[Finding]) -> Iterator[Finding]:
@@ -149,9 +153,9 @@ def _vanished_findings(view: ClusterView, now_ms: int, known: list[Finding]) -> 
         if name not in places:
             yield _whole_broker(view, min(rows, key=lambda row: row.broker_id), now_ms)
             continue
-        look = view.brokers.found.get(name)
-        if look is not None and look.raft is not None:
-            continue  # its members report who is down
+        broker_view = view.brokers.found.get(name)
+        if broker_view is not None and broker_view.raft is not None:
+            continue  # its members report which of them are down
         said = " ".join(finding.said for finding in known if finding.name == name)
         for row in rows:
             if f"slave {row.broker_id} at" not in said:
@@ -163,15 +167,15 @@ def _whole_broker(view: ClusterView, row: MissingBroker, now_ms: int) -> Finding
         f"it has been missing for {_since(row, now_ms)}, and was at {row.address}; "
         f"{_affected(view, row)}"
     )
-    mend = f"start it; if it was retired: tianzhou broker forget {row.name}"
-    return replace(_problem(MISSING, row.name, said, mend), since_ms=row.since_ms)
+    remedy = f"start it; if it was retired: tianzhou broker forget {row.name}"
+    return replace(_problem(MISSING, row.name, said, remedy), since_ms=row.since_ms)
 
 
 def _one_replica(row: MissingBroker, now_ms: int) -> Finding:
     what = "its master" if row.broker_id == MASTER else f"its replica {row.broker_id}"
     said = f"{what} at {row.address} has been missing for {_since(row, now_ms)}"
-    mend = f"start it; if it was retired: tianzhou broker forget {row.name}"
-    return replace(_warning(MISSING, row.name, said, mend), since_ms=row.since_ms)
+    remedy = f"start it; if it was retired: tianzhou broker forget {row.name}"
+    return replace(_warning(MISSING, row.name, said, remedy), since_ms=row.since_ms)
 
 
 def _since(row: MissingBroker, now_ms: int) -> str:
@@ -200,12 +204,16 @@ def _listed(names: set[str], noun: str) -> str:
 def _nameserver_findings(view: ClusterView) -> Iterator[Finding]:
     for address, why in view.silent.items():
         yield Finding(
-            level=Level.WARNING, kinds=("nameserver_unreachable",), about="NameServer",
-            name=address, said=f"it does not answer: {why}", mend="is it running?",
-        )  # fmt: skip
+            level=Level.WARNING,
+            kinds=("nameserver_unreachable",),
+            about="NameServer",
+            name=address,
+            said=f"it does not respond: {why}",
+            remedy="is it running?",
+        )
     names = {place.name for place in view.places}
-    for server, look in view.nameservers.items():
-        for refused in look.refused:
+    for server, nameserver in view.nameservers.items():
+        for refused in nameserver.refused:
             yield _refused_finding(server, refused, is_known=refused.name in names)
 
 
@@ -213,15 +221,15 @@ def _refused_finding(server: str, refused: RefusedBroker, *, is_known: bool) -> 
     """A broker that does not sign may be an impostor that only claims this name."""
     at = f"at {refused.address}, from {refused.peer}: {refused.reason}"
     if refused.kind == NAME_TAKEN:
-        mend = "two brokers have the same name: give the second another brokerName, or stop it"
+        remedy = "two brokers have the same name: give the second another brokerName, or stop it"
         said = f"NameServer {server} refuses a second broker of this name {at}"
-        return _problem(NAME_TAKEN, refused.name, said, mend)
+        return _problem(NAME_TAKEN, refused.name, said, remedy)
     said = f"NameServer {server} refuses its registration {at}"
-    mend = (
+    remedy = (
         f"innerClientAuthenticationCredentials of {refused.name} as cluster_credentials of the "
         "NameServer, and start it again"
     )
-    return (_warning if is_known else _problem)("refused", refused.name, said, mend)
+    return (_warning if is_known else _problem)("refused", refused.name, said, remedy)
 
 
 def _from_alarm(alarm: AlarmRow, name: str, prefix: str) -> Finding:
@@ -231,7 +239,7 @@ def _from_alarm(alarm: AlarmRow, name: str, prefix: str) -> Finding:
         about="broker",
         name=name,
         said=prefix + alarm.text,
-        mend=alarm.remedy,
+        remedy=alarm.remedy,
         since_ms=alarm.since_ms,
     )
 
@@ -240,44 +248,48 @@ def _disk_findings(name: str, prefix: str, disk: Disk) -> Iterator[Finding]:
     seen = forecast(disk)
     if seen is None:
         return
-    mend = f"make room, or keep messages shorter: tianzhou broker config {name} --like disk"
+    remedy = f"free disk space, or shorten the retention: tianzhou broker config {name} --like disk"
     if seen.used_ratio > disk.clean_ratio:
         said = marks_text(seen.used_ratio, clean=disk.clean_ratio, refuse=disk.refuse_ratio)
-        yield _warning("disk_filling", name, prefix + said, mend)
+        yield _warning("disk_filling", name, prefix + said, remedy)
     # With a shorter retention the messages expire before the disk is full.
     elif seen.refuse_s is not None and seen.refuse_s < min(DAY_S, disk.retention_hours * 3600):
         said = (
             f"its disk will be full in {span_text(seen.refuse_s)} at the current rate, "
             f"{size_text(seen.bytes_per_second)} a second"
         )
-        yield _warning("disk_filling", name, prefix + said, mend)
+        yield _warning("disk_filling", name, prefix + said, remedy)
 
 
 def _version_findings(view: ClusterView) -> Iterator[Finding]:
     versions: dict[str, set[str]] = {}
-    for look in view.members.values():
-        versions.setdefault(look.version, set()).add(look.name)
+    for broker_view in view.members.values():
+        versions.setdefault(broker_view.version, set()).add(broker_view.name)
     if len(versions) > 1:
-        told = "; ".join(
+        brokers = "; ".join(
             f"Tianzhou {version}: {', '.join(sorted(names))}"
             for version, names in sorted(versions.items())
         )
         yield Finding(
-            level=Level.WARNING, kinds=(VERSIONS,), about="cluster", name="versions",
-            said=f"brokers differ: {told}", mend="finish the upgrade: tianzhou cluster",
-        )  # fmt: skip
+            level=Level.WARNING,
+            kinds=(VERSIONS,),
+            about="cluster",
+            name="versions",
+            said=f"brokers differ: {brokers}",
+            remedy="finish the upgrade: tianzhou cluster",
+        )
 
 
-def _problem(kind: str, name: str, said: str, mend: str) -> Finding:
+def _problem(kind: str, name: str, said: str, remedy: str) -> Finding:
     return Finding(
-        level=Level.PROBLEM, kinds=(kind,), about="broker", name=name, said=said, mend=mend
-    )  # fmt: skip
+        level=Level.PROBLEM, kinds=(kind,), about="broker", name=name, said=said, remedy=remedy
+    )
 
 
-def _warning(kind: str, name: str, said: str, mend: str) -> Finding:
+def _warning(kind: str, name: str, said: str, remedy: str) -> Finding:
     return Finding(
-        level=Level.WARNING, kinds=(kind,), about="broker", name=name, said=said, mend=mend
-    )  # fmt: skip
+        level=Level.WARNING, kinds=(kind,), about="broker", name=name, said=said, remedy=remedy
+    )
 
 
 # Groups
@@ -285,23 +297,24 @@ def _warning(kind: str, name: str, said: str, mend: str) -> Finding:
 
 def _group_findings(view: ClusterView, now_ms: int) -> Iterator[Finding]:
     """One finding for each group with problems, and one for the groups left out of the views."""
-    looks = view.brokers.found.values()
+    broker_views = view.brokers.found.values()
     events: dict[str, list[Event]] = {}
-    for look in looks:
-        for event in look.events:
+    for broker_view in broker_views:
+        for event in broker_view.events:
             if not event.ended_ms:
                 events.setdefault(event.group, []).append(event)
-    rows = {row.name: row for row in groups_together(r for look in looks for r in look.troubled)}
+    troubled = (row for broker_view in broker_views for row in broker_view.troubled)
+    rows = {row.name: row for row in groups_together(troubled)}
     for name in sorted(events.keys() | rows.keys()):
         if not is_internal_group(name) and not (name in rows and rows[name].is_system):
             yield from _group_finding(name, events.get(name, []), rows.get(name), now_ms)
-    yield from _left_out(looks, now_ms)
+    yield from _left_out(broker_views, now_ms)
 
 
 class _Sentence(NamedTuple):
     kind: str
     said: str
-    mend: str
+    remedy: str
     is_problem: bool = True
 
 
@@ -321,7 +334,7 @@ def _group_finding(
         about="group",
         name=name,
         said="; ".join(one.said for one in sentences),
-        mend=sentences[0].mend,
+        remedy=sentences[0].remedy,
         since_ms=min((event.since_ms for event in events), default=stuck_ms),
     )
 
@@ -333,17 +346,17 @@ def _event_sentences(events: list[Event]) -> Iterator[_Sentence]:
         alike.setdefault(event.kind, []).append(event)
     for kind, (first, *more) in alike.items():
         others = f"; and {len(more)} more {_queues_word(len(more))}" if more else ""
-        yield _Sentence(kind, first.said + others, first.mend)
+        yield _Sentence(kind, first.said + others, first.remedy)
 
 
-def _row_sentences(row: GroupRow, told: set[str]) -> Iterator[_Sentence]:
+def _row_sentences(row: GroupRow, reported: set[str]) -> Iterator[_Sentence]:
     """Findings that the watchdog had no room to report, or has not observed for long enough."""
     show = f"tianzhou group show {row.name}"
-    if row.stuck and not told:
+    if row.stuck and not reported:
         said = f"{row.stuck} {_queues_word(row.stuck)} are stuck; {row.lag:,} messages wait"
         yield _Sentence("stuck", said, show)
-    if not row.is_consistent and DIFFER not in told:
-        said = "its members subscribe to different things, so messages get lost"
+    if not row.is_consistent and DIFFER not in reported:
+        said = "its members have different subscriptions, so messages get lost"
         yield _Sentence(DIFFER, said, f"use one subscription for all members: {show}")
 
 
@@ -351,21 +364,21 @@ def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[_Sentence]:
     """Groups that the watchdog does not check: disabled ones, and those without members."""
     if not row.enabled:
         said = f"it is disabled: brokers deliver nothing to it; {row.lag:,} messages wait"
-        mend = f"tianzhou group update {row.name} --consume"
-        yield _Sentence("switched_off", said, mend, is_problem=False)
+        remedy = f"tianzhou group update {row.name} --consume"
+        yield _Sentence("switched_off", said, remedy, is_problem=False)
     elif row.lag and not row.members and not is_job(row, now_ms):
         said = f"none of its consumers is connected; {row.lag:,} messages wait"
-        mend = f"start a consumer; then: tianzhou group show {row.name}"
-        yield _Sentence("no_consumers", said, mend, is_problem=False)
+        remedy = f"start a consumer; then: tianzhou group show {row.name}"
+        yield _Sentence("no_consumers", said, remedy, is_problem=False)
 
 
-def _left_out(looks: Iterable[BrokerView], now_ms: int) -> Iterator[Finding]:
+def _left_out(broker_views: Iterable[BrokerView], now_ms: int) -> Iterator[Finding]:
     """A view lists only the worst groups: if the last of them has problems, others may too."""
-    for look in looks:
-        more = look.troubled_count - len(look.troubled)
-        if more > 0 and look.troubled and _is_in_trouble(look.troubled[-1], now_ms):
+    for broker_view in broker_views:
+        more = broker_view.troubled_count - len(broker_view.troubled)
+        if more > 0 and broker_view.troubled and _is_in_trouble(broker_view.troubled[-1], now_ms):
             said = f"{more:,} more of its groups have lag or problems"
-            yield _warning("more_groups", look.name, said, "tianzhou group list")
+            yield _warning("more_groups", broker_view.name, said, "tianzhou group list")
 
 
 def _is_in_trouble(row: GroupRow, now_ms: int) -> bool:

@@ -30,7 +30,9 @@ _TIME_FORM: Final = "%Y%m%d%H%M%S"
 class StartPosition(enum.Enum):
     """Where a group starts in a queue that it has not consumed before.
 
-    ConsumerOptions(start_from=StartPosition.FIRST)
+    FIRST is the oldest message that is still stored, LAST the end of the queue.
+
+        ConsumerOptions(start_from=StartPosition.FIRST)
     """
 
     FIRST = "first"
@@ -74,33 +76,33 @@ def start_rule(start: StartFrom) -> StartRule:
         return StartRule(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     if start is StartPosition.LAST:
         return StartRule(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
-    return StartRule(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, moment_ms(start))
+    return StartRule(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, epoch_ms(start))
 
 
-def _check_is_text(moment: object) -> None:
-    if not isinstance(moment, str):
-        kind = type(moment).__name__
+def _check_is_text(time: object) -> None:
+    if not isinstance(time, str):
+        kind = type(time).__name__
         raise UsageError(
-            f"time {repr(moment)[:42]} is of type {kind}; it must be a datetime, milliseconds "
+            f"time {repr(time)[:42]} is of type {kind}; it must be a datetime, milliseconds "
             "since 1970, or text such as 20260131235959"
         )
 
 
-def moment_ms(moment: datetime | str | int) -> int:
+def epoch_ms(time: datetime | str | int) -> int:
     """Return milliseconds since 1970. Text is `yyyyMMddHHmmss` in local time, as in Java."""
-    if isinstance(moment, int):
-        return moment
-    if isinstance(moment, datetime):
-        return round(moment.timestamp() * 1000)
-    _check_is_text(moment)
+    if isinstance(time, int):
+        return time
+    if isinstance(time, datetime):
+        return round(time.timestamp() * 1000)
+    _check_is_text(time)
     try:
         # strptime alone would accept 2026010203040 as well.
-        if len(moment) != 14 or not moment.isdecimal():
+        if len(time) != 14 or not time.isdecimal():
             raise ValueError("it does not have 14 digits")  # noqa: TRY301
-        return round(datetime.strptime(moment, _TIME_FORM).timestamp() * 1000)  # noqa: DTZ007
+        return round(datetime.strptime(time, _TIME_FORM).timestamp() * 1000)  # noqa: DTZ007
     except ValueError as error:
         raise UsageError(
-            f"moment {moment!r} is not yyyyMMddHHmmss, such as 20260131235959: {error}"
+            f"invalid time {time!r}; use yyyyMMddHHmmss, such as 20260131235959: {error}"
         ) from error
 
 

@@ -1,21 +1,22 @@
-"""One pull: what is asked, what the answer means, which messages are in it.
+"""One pull: the request, the meaning of the response, and the messages in it.
 
-An answer holds records as they are stored. They stay bytes here: what comes out is where each
-record begins, its queue offset and its size. Two kinds need work: a message whose tag only has the
-hash of a wanted one is left out, and a record that is a whole batch is taken apart.
+A response contains records as they are stored. They stay bytes: the result is the start, the queue
+offset and the size of each record. Two kinds need work: a message whose tag only shares the hash of
+a wanted tag is left out, and a batch record is split.
 """
 
 import contextlib
 import enum
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tianzhou.base.errors import ProtocolError, UsageError
+from tianzhou.base.errors import ProtocolError, Retry, UsageError
 from tianzhou.base.kinds import Bytes, queue_key
+from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import Subscription
-from tianzhou.client.errors import BadPullAnswer
+from tianzhou.client.errors import BadPullAnswer, ClientError, RemoteError
 from tianzhou.record import flags, layout, names, properties
 from tianzhou.record.batch import decode_batch, join_properties
 from tianzhou.record.chunk import Entry, build, stamp
@@ -36,15 +37,34 @@ _HOSTS_EXTRA: Final = (0, *(layout.HOST_BYTES_EXTRA * count for count in (1, 1, 
 
 
 class PullStatus(enum.Enum):
+    """Outcome of a pull, found in `PullResult.status`.
+
+    In every case `PullResult.next_offset` is where to continue.
+
+        if (await consumer.pull(queue, offset)).status is PullStatus.FOUND: ...
+    """
+
     FOUND = enum.auto()
     NO_NEW = enum.auto()
-    """Everything that is there was seen."""
+    """There is no message at or after the offset."""
     NO_MATCHED = enum.auto()
-    """There were messages, but none for us; go on at the next offset."""
+    """There were messages, but the filter matched none; continue at the next offset."""
     OFFSET_ILLEGAL = enum.auto()
-    """The queue has nothing at this offset: deleted, reset, or it never had. The next offset is
-    the nearest one that is good."""
+    """The queue has no message at this offset: it was deleted, or never existed. The next offset is
+    the nearest valid one."""
 
+
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 3.0
+"""Pause after the first failed pull; it doubles with each further failure, up to the maximum."""
+
+_AFTER_HEARTBEAT: Final = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+    ResponseCode.FILTER_DATA_NOT_LATEST,
+)
+"""The broker has no heartbeat of this consumer, perhaps because the broker has just started."""
 
 _STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
@@ -61,12 +81,12 @@ class PullAnswer:
     min_offset: int
     max_offset: int
     broker_id: int
-    """Who should be asked next time: 0, unless the master would rather have a slave do it."""
+    """The replica for the next pull: 0, unless the master suggests a slave."""
     body: bytes = b""
 
 
 class Records(NamedTuple):
-    """The messages of an answer that are for us: parallel lists over one buffer."""
+    """The matching messages of a response: parallel lists over one buffer."""
 
     buffer: bytes
     starts: list[int]
@@ -77,9 +97,9 @@ class Records(NamedTuple):
 NOTHING: Final = Records(b"", [], [], [])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullPlan:
-    """What stays the same from pull to pull of one queue."""
+    """The fields that all pulls of one queue share."""
 
     group: str
     queue: MessageQueue
@@ -90,7 +110,7 @@ class PullPlan:
     lite: bool = False
 
     def ext(self, offset: int, commit: int | None = None) -> dict[str, str]:
-        """The header of a pull from here on, with the offset to commit, if there is one."""
+        """Return the header fields of a pull from `offset` on; `commit` is an offset to commit."""
         sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if self.suspend_ms else 0)
         if commit is not None and commit > 0:
             sys_flag |= PULL_COMMIT_OFFSET
@@ -103,7 +123,7 @@ class PullPlan:
             sys_flag=sys_flag | (PULL_LITE if self.lite else 0),
             commit_offset=commit or 0,
             suspend_timeout_ms=self.suspend_ms,
-            # Given with every pull: a broker that has just started knows no subscriptions.
+            # With every pull, because a broker that has just started has no subscriptions.
             subscription=self.subscription.expression,
             sub_version=self.subscription.version,
             expression_type=self.subscription.kind,
@@ -112,9 +132,15 @@ class PullPlan:
 
 
 _INVALID: Final = (
-    RecordDamaged, DecompressionError, ProtocolError, UsageError, ValueError, IndexError,
-    OverflowError, struct.error,
-)  # fmt: skip
+    RecordDamaged,
+    DecompressionError,
+    ProtocolError,
+    UsageError,
+    ValueError,
+    IndexError,
+    OverflowError,
+    struct.error,
+)
 """Exceptions that decoding an invalid response raises."""
 
 
@@ -130,7 +156,7 @@ def untrusted(queue: MessageQueue, offset: int) -> Generator[None]:
 
 
 def read_answer(header: Header, body: bytes) -> PullAnswer | None:
-    """What the broker says; None when it refuses, and the code tells why."""
+    """Decode a response; None if the broker rejected the pull, and the code says why."""
     status = _STATUSES.get(header.code)
     if status is None:
         return None
@@ -145,14 +171,49 @@ def read_answer(header: Header, body: bytes) -> PullAnswer | None:
     )
 
 
+class PullRetry(enum.Enum):
+    """What to do before a failed pull is repeated."""
+
+    HEARTBEAT = enum.auto()
+    """Announce this consumer: the broker does not know its subscriptions, or not the latest."""
+    SAME_BROKER = enum.auto()
+    OTHER_REPLICA = enum.auto()
+    """Refresh the route, and pull from the next replica."""
+    NEVER = enum.auto()
+
+
+def retry_after(error: ClientError) -> PullRetry:
+    """Decide what to do after a pull failed."""
+    code = error.code if isinstance(error, RemoteError) else None
+    if code in _AFTER_HEARTBEAT:
+        return PullRetry.HEARTBEAT
+    if error.retry is Retry.SAME_BROKER:
+        return PullRetry.SAME_BROKER
+    # A queue that no longer exists, because the topic has fewer, is an invalid parameter; a fresh
+    # route shows that.
+    if error.retry is Retry.NEVER and code != ResponseCode.INVALID_PARAMETER:
+        return PullRetry.NEVER
+    return PullRetry.OTHER_REPLICA
+
+
+def pause_after(failures: int) -> float:
+    """Return the pause after this many failures in a row, in seconds."""
+    return min(PAUSE_S * 2 ** min(failures, 10), PAUSE_S_MAX)
+
+
+def next_replica(known: Iterable[int], broker_id: int) -> int:
+    """Return the broker id to pull from after `broker_id` failed."""
+    return next((other for other in sorted(known) if other > broker_id), MASTER)
+
+
 def records_of(
     body: bytes, *, asked: int, accepts_tag: Callable[[bytes | None], bool] | None = None
 ) -> Records:
-    """The messages of an answer to a pull from `asked` on. Raises RecordDamaged."""
+    """Return the messages of the response to a pull from `asked` on. Raises RecordDamaged."""
     found = walk(body, 0, len(body))
     if found.stop is not Stop.END or found.end != len(body):
         raise RecordDamaged(
-            f"byte {found.end} of a pull answer with {len(body)} bytes begins no whole record"
+            f"byte {found.end} of {len(body)} in a pull response does not start a whole record"
         )
     starts = found.starts
     _check_bodies(body, starts)
@@ -163,7 +224,7 @@ def records_of(
         starts = [start for start in starts if accepts_tag(_tag_of(body, start))]
     offsets: list[int] = [unpack(body, start + at)[0] for start in starts]
     if offsets and offsets[0] < asked:
-        # The first ones of a batch whose later ones were asked for.
+        # The first messages of a batch, when the pull starts in the middle of it.
         kept = [rank for rank, offset in enumerate(offsets) if offset >= asked]
         starts, offsets = [starts[r] for r in kept], [offsets[r] for r in kept]
     read = layout.INT32.unpack_from
@@ -171,7 +232,7 @@ def records_of(
 
 
 def _check_bodies(body: bytes, starts: list[int]) -> None:
-    """Brokers don't look at what they send; whoever receives it does. Raises RecordDamaged."""
+    """Check the checksums of all bodies, which brokers do not. Raises RecordDamaged."""
     read = layout.INT32.unpack_from
     with memoryview(body) as view:
         for start in starts:
@@ -184,7 +245,7 @@ def _check_bodies(body: bytes, starts: list[int]) -> None:
 
 
 def _sys_flags(body: bytes, starts: list[int], mask: int) -> list[bool]:
-    # Both bits stand in the last byte.
+    # Both bits are in the last byte.
     at = layout.AT_SYS_FLAG + 3
     return [body[start + at] & mask == mask for start in starts]
 
@@ -193,11 +254,11 @@ def _tag_of(body: bytes, start: int) -> bytes | None:
     return properties.find(MessageView(body, start).stored_properties, names.TAGS)
 
 
-# Records that are a whole batch
+# Batch records
 
 
 def unpacked(body: bytes, starts: list[int]) -> tuple[bytes, list[int]]:
-    """The same with every batch replaced by its messages, as records of their own."""
+    """Return the records with every batch record replaced by its messages."""
     parts: list[Bytes] = []
     for start, is_batch in zip(starts, _sys_flags(body, starts, _BATCH), strict=True):
         record = MessageView(body, start)
@@ -207,29 +268,40 @@ def unpacked(body: bytes, starts: list[int]) -> tuple[bytes, list[int]]:
 
 
 def _messages_of(record: MessageView) -> bytearray:
-    """The messages of a batch record, each with the offset that its place gives it."""
+    """Return the messages of a batch record, each with its own queue offset."""
     outer = bytes(record.stored_properties)
     base = properties.find(outer, names.INNER_BASE)
     first = int(base) if base is not None else int(record.queue_offset)
     for name in (names.INNER_BASE, names.INNER_COUNT, names.RECORD_CRC):
         outer = properties.without(outer, name)
     key = queue_key(record.topic, record.queue_id)
-    # The body is expanded here, and what comes out is one plain message.
+    # The body is decompressed here; each result is one plain message.
     sys_flag = record.sys_flag & ~(_BATCH | flags.COMPRESSED | flags.COMPRESSION_MASK)
     born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
     entries = [
         Entry(
-            key, body, join_properties(inner, outer), flag, sys_flag,
-            record.born_timestamp, born_host, record.reconsume_times, record.prepared_offset,
+            key,
+            body,
+            join_properties(inner, outer),
+            flag,
+            sys_flag,
+            record.born_timestamp,
+            born_host,
+            record.reconsume_times,
+            record.prepared_offset,
         )
         for flag, body, inner in decode_batch(record.body)
-    ]  # fmt: skip
+    ]
     chunk = build(entries, store_host=store_host, record_crc=False)
     stamp(
-        chunk, 0, len(chunk), queue_offsets=range(first, first + len(chunk)),
-        physical_offset=record.physical_offset, store_timestamp=record.store_timestamp,
-    )  # fmt: skip
-    # All of them are found at the place of the batch.
+        chunk,
+        0,
+        len(chunk),
+        queue_offsets=range(first, first + len(chunk)),
+        physical_offset=record.physical_offset,
+        store_timestamp=record.store_timestamp,
+    )
+    # All of them have the physical offset of the batch.
     put = layout.INT64.pack_into
     for start in chunk.starts:
         put(chunk.data, start + layout.AT_PHYSICAL_OFFSET, record.physical_offset)

@@ -1,10 +1,10 @@
 """The message that a consumer delivers to the user."""
 
+import enum
 from typing import Final, Protocol
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.core.outcome import checked_delay_level
 from tianzhou.client.core.pulling import Records
 from tianzhou.record import names
 from tianzhou.record.message import MessageView
@@ -60,12 +60,14 @@ class ReceivedMessage(MessageView):
 
     @property
     def topic(self) -> str:
+        """The topic that the message was sent to, also after a retry."""
         if self.queue.topic.startswith(RETRY_PREFIX):
             return self._text(names.RETRY_TOPIC) or super().topic
         return super().topic
 
     @property
     def broker_name(self) -> str:
+        """The name of the broker that delivered the message."""
         return self.queue.broker_name
 
     @property
@@ -79,22 +81,24 @@ class ReceivedMessage(MessageView):
         return self._text(names.ORIGIN_MESSAGE_ID) or self.offset_id
 
     def ack(self) -> None:
-        """Acknowledge the message. The group's offset advances when all earlier messages are
-        done."""
+        """Acknowledge the message; the group's offset advances when all earlier ones are done.
+
+        Raises UsageError for a message of a pull consumer.
+        """
         self._require_ack_handle().ack(self)
 
     def retry(self, delay_level: int = 0) -> None:
-        """Reject the message: the broker redelivers it later; in ordered consumption it is retried
-        in place.
+        """Reject the message: the broker redelivers it later.
 
-        With level 0 the delay grows with each redelivery, 1 to 18 are the broker's delays (1 s to
-        2 h), and -1 makes it a dead letter now. Raises UsageError for another level.
+        In ordered consumption the message is retried in place instead. With level 0 the delay grows
+        with each redelivery, 1 to 18 are the broker's delays (1 s to 2 h), and -1 makes it a dead
+        letter now. Raises UsageError for another level, or for a message of a pull consumer.
         """
         self._require_ack_handle().retry(self, checked_delay_level(delay_level))
 
     @property
     def ack_handle(self) -> AckHandle:
-        """Where `ack` and `retry` are reported; other threads may replace it."""
+        """Where `ack` and `retry` are reported. Raises UsageError for a pull consumer's message."""
         return self._require_ack_handle()
 
     @ack_handle.setter
@@ -113,3 +117,37 @@ class ReceivedMessage(MessageView):
                 "messages of a pull consumer are not acknowledged one by one; commit offsets"
             )
         return self._ack_handle
+
+
+class ConsumeResult(enum.Enum):
+    """The result of a listener call. Returning None is a success, an exception is a failure.
+
+    In a batch listener the result applies to all messages of the call.
+
+        @consumer.listen
+        async def on_message(message):
+            return ConsumeResult.SUCCESS if await handle(message) else ConsumeResult.LATER
+    """
+
+    SUCCESS = enum.auto()
+    LATER = enum.auto()
+    """Redeliver all messages of this call later."""
+
+
+GROWING: Final = 0
+"""The delay level with which the broker chooses a delay that grows each time."""
+
+DEAD: Final = -1
+"""The delay level that makes the message a dead letter now."""
+
+DELAY_LEVEL_MAX: Final = 18
+"""Two hours, by default."""
+
+
+def checked_delay_level(level: int) -> int:
+    if not DEAD <= level <= DELAY_LEVEL_MAX:
+        raise UsageError(
+            f"invalid delay level {level}; use 1 to {DELAY_LEVEL_MAX}, {GROWING} for a growing one,"
+            f" or {DEAD} for a dead letter"
+        )
+    return level

@@ -65,32 +65,47 @@ def replica_set(view: BrokerView, place: BrokerPlace | None = None) -> ReplicaSe
     replicas that do not follow."""
     if view.raft is not None:
         return ReplicaSet(tuple(_members(view.raft)), True, view.raft.last)
-    told = view.replication
-    if told is None:
+    report = view.replication
+    if report is None:
         return ReplicaSet((), False, 0)
     addresses = dict(place.addresses) if place is not None else {}
-    rows = _of_master(told, addresses) if told.role == "MASTER" else _of_slave(told, addresses)
-    return ReplicaSet(tuple(rows), False, max(told.end, told.master_end))
+    rows = (
+        _of_master(report, addresses) if report.role == "MASTER" else _of_slave(report, addresses)
+    )
+    return ReplicaSet(tuple(rows), False, max(report.end, report.master_end))
 
 
 # Master and slaves
 
 
-def _of_master(told: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
+def _of_master(report: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
     address = addresses.pop(MASTER, "")
     yield Replica(
-        "master", address, "master", "takes messages", "good", told.end, broker_id=MASTER,
+        "master",
+        address,
+        "master",
+        "accepts messages",
+        "good",
+        report.end,
+        broker_id=MASTER,
         is_in_sync=True,
-    )  # fmt: skip
-    for slave in sorted(told.slaves, key=lambda one: one.broker_id):
+    )
+    for slave in sorted(report.slaves, key=lambda one: one.broker_id):
         known = addresses.pop(slave.broker_id, "")
         yield _slave(slave, known or slave.address)
-    for lost in sorted(told.lost, key=lambda one: one.broker_id):
+    for lost in sorted(report.lost, key=lambda one: one.broker_id):
         known = addresses.pop(lost.broker_id, "") or lost.address
         yield Replica(
-            f"slave {lost.broker_id}", known, "slave", LOST, "bad", lost.acked,
-            max(told.end - lost.acked, 0), lost.gone_ms, lost.broker_id,
-        )  # fmt: skip
+            f"slave {lost.broker_id}",
+            known,
+            "slave",
+            LOST,
+            "bad",
+            lost.acked,
+            max(report.end - lost.acked, 0),
+            lost.gone_ms,
+            lost.broker_id,
+        )
     for broker_id, known in sorted(addresses.items()):
         yield Replica(
             f"slave {broker_id}", known, "slave", LOST, "bad", UNKNOWN, broker_id=broker_id
@@ -105,48 +120,58 @@ def _slave(slave: SlaveView, address: str) -> Replica:
     elif slave.lag_bytes and slave.lag_ms > LATE_MS:
         state, mark = "late", "warn"
     return Replica(
-        name, address, "slave", state, mark, slave.acked, slave.lag_bytes, slave.lag_ms,
-        slave.broker_id, slave.is_in_sync,
-    )  # fmt: skip
+        name,
+        address,
+        "slave",
+        state,
+        mark,
+        slave.acked,
+        slave.lag_bytes,
+        slave.lag_ms,
+        slave.broker_id,
+        slave.is_in_sync,
+    )
 
 
-def _of_slave(told: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
-    """The replicas as a slave knows them, because there is no master to ask."""
+def _of_slave(report: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
+    """Return the replicas as a slave knows them, if there is no master."""
     for broker_id, address in sorted(addresses.items()):
         name = "master" if broker_id == MASTER else f"slave {broker_id}"
-        if broker_id != told.broker_id:
+        if broker_id != report.broker_id:
             yield Replica(name, address, name.partition(" ")[0], "not asked", "", UNKNOWN)
             continue
-        state = "follows" if told.is_connected else told.last_error or "follows no master"
-        lag = max(told.master_end - told.end, 0)
-        mark: Mark = "warn" if told.is_connected else "bad"
-        yield Replica(name, address, "slave", state, mark, told.end, lag, broker_id=broker_id)
+        state = "follows" if report.is_connected else report.last_error or "follows no master"
+        lag = max(report.master_end - report.end, 0)
+        mark: Mark = "warn" if report.is_connected else "bad"
+        yield Replica(name, address, "slave", state, mark, report.end, lag, broker_id=broker_id)
 
 
 # Raft
 
 
-def _members(told: RaftView) -> Iterator[Replica]:
-    for peer in told.peers:
-        state, mark = _member_state(told, peer)
-        role = "leader" if peer.name == told.leader else "follower" if peer.is_voter else "learner"
-        reached = told.last if peer.name == told.member else peer.match
-        lag = max(told.last - reached, 0) if reached >= 0 else 0
+def _members(report: RaftView) -> Iterator[Replica]:
+    for peer in report.peers:
+        state, mark = _member_state(report, peer)
+        role = (
+            "leader" if peer.name == report.leader else "follower" if peer.is_voter else "learner"
+        )
+        reached = report.last if peer.name == report.member else peer.match
+        lag = max(report.last - reached, 0) if reached >= 0 else 0
         is_near = mark == "good"
         yield Replica(peer.name, peer.address, role, state, mark, reached, lag, is_in_sync=is_near)
 
 
-def _member_state(told: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
+def _member_state(report: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
     if not peer.is_connected:
         return AWAY, "bad"
     if peer.is_in_doubt:
         return "in doubt: it is being repaired", "bad"
-    if peer.name == told.leader:
-        return "takes messages", "good"
-    if not told.leader:
+    if peer.name == report.leader:
+        return "accepts messages", "good"
+    if not report.leader:
         return "knows no leader", "bad"
     # Only the leader knows the progress of the others.
-    if not told.is_leading or peer.match >= told.commit:
+    if not report.is_leading or peer.match >= report.commit:
         return "in sync", "good"
     return "behind", "warn"
 
@@ -156,7 +181,7 @@ def _member_state(told: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
 
 class ReplicaFinding(NamedTuple):
     said: str
-    mend: str
+    remedy: str
     is_problem: bool = False
     """Whether something does not work now; otherwise it may soon fail."""
 
@@ -174,10 +199,10 @@ def replica_findings(
 
 def _slave_findings(name: str, needed: int, known: ReplicaSet) -> Iterator[ReplicaFinding]:
     if needed > known.in_sync:
-        said = f"producers wait for {needed} copies of a message, and there are {known.in_sync}"
+        said = f"producers wait for {needed} replicas of a message, but {known.in_sync} are in sync"
         change = f"tianzhou broker config {name} --set inSyncReplicas={max(known.in_sync, 1)}"
         yield ReplicaFinding(
-            said, f"start its slaves, or ask for fewer copies: {change}", is_problem=True
+            said, f"start its slaves, or require fewer replicas: {change}", is_problem=True
         )
     for row in known.rows:
         where = f"{row.name} at {row.address}"
@@ -187,25 +212,25 @@ def _slave_findings(name: str, needed: int, known: ReplicaSet) -> Iterator[Repli
                 f"{where} does not follow it{since}", "is it running? its own log says why"
             )
         elif row.mark == "warn":
-            mend = "it catches up when less is sent; is its disk or network slow?"
+            remedy = "it catches up when less is sent; is its disk or network slow?"
             late = f"{row.lag:,} bytes and {row.lag_ms / 1000:.0f} s behind"
-            yield ReplicaFinding(f"{where} is {late}", mend)
+            yield ReplicaFinding(f"{where} is {late}", remedy)
 
 
-def _raft_findings(name: str, told: RaftView) -> Iterator[ReplicaFinding]:
-    voters = [peer for peer in told.peers if peer.is_voter]
+def _raft_findings(name: str, report: RaftView) -> Iterator[ReplicaFinding]:
+    voters = [peer for peer in report.peers if peer.is_voter]
     there = sum(peer.is_connected and not peer.is_in_doubt for peer in voters)
-    if not told.leader:
-        said = f"nobody leads it: {there} of {len(voters)} members are there"
+    if not report.leader:
+        said = f"it has no leader: {there} of {len(voters)} members are connected"
         yield ReplicaFinding(said, f"tianzhou raft status {name}", is_problem=True)
         return
     spare = there - (len(voters) // 2 + 1)
-    left = f"{spare} more may fail" if spare > 0 else "if one more fails, it takes no messages"
-    for peer in told.peers:
+    left = f"{spare} more may fail" if spare > 0 else "if one more fails, it accepts no messages"
+    for peer in report.peers:
         if not peer.is_connected:
             yield ReplicaFinding(
                 f"member {peer.name} at {peer.address} is away; {left}", "start it again"
             )
         elif peer.is_in_doubt:
-            said = f"member {peer.name} may have forgotten something, and is being repaired; {left}"
-            yield ReplicaFinding(said, "it mends itself while the others are there")
+            said = f"member {peer.name} may have lost records, and is being repaired; {left}"
+            yield ReplicaFinding(said, "it recovers by itself while the others are up")

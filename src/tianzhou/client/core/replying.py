@@ -1,8 +1,8 @@
-"""Request and reply: what a request carries, what a reply is made of, and what comes back.
+"""Request and reply: the properties of requests, and the conversion of replies.
 
-A request is an ordinary message that names the client that waits (`REPLY_TO_CLIENT`), which of its
-requests it is (`CORRELATION_ID`) and how long it waits (`TTL`). Whoever consumes it sends a reply
-to a topic of the cluster, and the broker hands it to the client that is named.
+A request is an ordinary message whose properties name the waiting client (`REPLY_TO_CLIENT`), the
+request (`CORRELATION_ID`) and its timeout (`TTL`). The consumer sends the reply to a topic of the
+cluster, and the broker forwards it to the waiting client.
 """
 
 from collections.abc import Mapping
@@ -21,26 +21,35 @@ REPLY_TYPE = "reply"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply of a consumer to a request."""
+    """The reply of a consumer to a request, returned by `Producer.request`.
+
+    `properties` includes those that clients and brokers add.
+
+        reply = await producer.request(Message("prices", b"T1"))
+        print(reply.body, reply.tags)
+    """
 
     body: bytes = field(repr=False)
     topic: str
     properties: Mapping[str, str]
     flag: int
     born_timestamp: int
-    """Milliseconds since 1970, by the clock of the one who replied."""
+    """Milliseconds since 1970, by the clock of the replying consumer."""
     store_timestamp: int
 
     @property
     def tags(self) -> str | None:
+        """The tag of the reply; None if it has none."""
         return self.properties.get(names.TAGS.decode())
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys of the reply."""
         return tuple(self.properties.get(names.KEYS.decode(), "").split())
 
 
 def request_properties(client_id: str, correlation_id: str, ttl_ms: int) -> dict[bytes, str]:
+    """Return the properties that make a message a request."""
     return {
         names.CORRELATION_ID: correlation_id,
         names.REPLY_TO_CLIENT: client_id,
@@ -49,12 +58,16 @@ def request_properties(client_id: str, correlation_id: str, ttl_ms: int) -> dict
 
 
 def reply_of(pushed: PushReplyRequest, body: bytes) -> tuple[str | None, Reply]:
-    """The request that is answered, and the reply. Raises DecompressionError."""
+    """Return the correlation id of the request, and its reply. Raises DecompressionError."""
     carried = properties.decode((pushed.properties or "").encode())
     reply = Reply(
-        compression.decompress(body, pushed.sys_flag), pushed.topic, carried, pushed.flag,
-        pushed.born_timestamp_ms, pushed.store_timestamp_ms,
-    )  # fmt: skip
+        compression.decompress(body, pushed.sys_flag),
+        pushed.topic,
+        carried,
+        pushed.flag,
+        pushed.born_timestamp_ms,
+        pushed.store_timestamp_ms,
+    )
     return carried.get(names.CORRELATION_ID.decode()), reply
 
 
@@ -66,7 +79,7 @@ def _check_is_request(request: object) -> None:
 def reply_message(
     request: MessageView, body: Bytes, more: Mapping[str, str] | None
 ) -> tuple[Message, dict[bytes, str]]:
-    """The message that answers a request, and the properties that lead it back."""
+    """Return the reply to a request, and the properties by which the broker forwards it."""
     _check_is_request(request)
     asked = request.properties
     added: dict[bytes, str] = {names.MSG_TYPE: REPLY_TYPE}
@@ -74,10 +87,10 @@ def reply_message(
         value = asked.get(name.decode())
         if value is None:
             raise UsageError(
-                f"message {request.message_id} is no request: it has no property {name.decode()}"
+                f"message {request.message_id} is not a request: it has no property {name.decode()}"
             )
         added[name] = value
     cluster = asked.get(names.CLUSTER.decode())
     if cluster is None:
-        raise UsageError(f"message {request.message_id} does not say of which cluster it is")
+        raise UsageError(f"message {request.message_id} has no property {names.CLUSTER.decode()}")
     return Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, properties=more), added

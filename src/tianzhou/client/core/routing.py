@@ -15,30 +15,34 @@ from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import QueueData, TopicRouteData
 
 MASTER: Final = MASTER_ID
-"""The broker id of the one that takes writes."""
+"""The broker id of the replica that accepts writes."""
 
 
 def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
-    """The key by which Java sorts queues."""
+    """Return the key by which Java sorts queues."""
     return queue.topic, queue.broker_name, queue.queue_id
+
+
+DEFAULT_TOPIC_QUEUES: Final = 4
+"""Queues that a producer requests for a topic that the broker creates at the first message."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
     topic: str
     write_queues: tuple[MessageQueue, ...]
-    """Of brokers that have a master: others take no messages."""
+    """Queues of brokers that have a master; other brokers accept no messages."""
     read_queues: tuple[MessageQueue, ...]
     brokers: Mapping[str, Mapping[int, str]]
     """Addresses by broker name and broker id."""
     is_borrowed: bool = False
-    """The topic is not there yet; this is the route of the topic that it will be made from."""
+    """Whether the topic does not exist yet, and this is the route of the default topic."""
 
     def address(self, broker_name: str, broker_id: int = MASTER) -> str | None:
         return self.brokers.get(broker_name, {}).get(broker_id)
 
     def any_address(self, broker_name: str, broker_id: int = MASTER) -> str | None:
-        """The one asked for, or else another of the same broker, the master first: for reading."""
+        """Return the address of this replica, or else of another one, preferably the master."""
         replicas = self.brokers.get(broker_name, {})
         if broker_id in replicas or not replicas:
             return replicas.get(broker_id)
@@ -46,7 +50,7 @@ class TopicRoute:
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
-    """What a name server's answer means for clients."""
+    """Convert the response of a NameServer."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queue: queue.broker_name)
     readable = [
@@ -77,8 +81,8 @@ def _writable(
 
 
 def _order_conf(text: str) -> list[tuple[str, int]]:
-    """`broker-a:8;broker-b:8`: an ordered topic's queues stay the same when a broker is away.
-    Parts that can't be read are passed over, as Java's clients would fail on them."""
+    """Parse `broker-a:8;broker-b:8`: the queues of an ordered topic stay the same while a broker is
+    down. Invalid parts, on which Java's clients would fail, are skipped."""
     found: list[tuple[str, int]] = []
     for part in text.split(";"):
         name, _, count = part.strip().rpartition(":")
@@ -96,8 +100,8 @@ def _queues(topic: str, counts: Iterable[tuple[str, int]]) -> tuple[MessageQueue
 
 
 def borrowed_route(topic: str, default: TopicRouteData, queue_count: int) -> TopicRoute:
-    """The route of a topic that will be made by the first message to it, on brokers that have the
-    default topic; each of them makes at most so many queues as the default topic has."""
+    """Return the route of a topic that its first message will create, on brokers that have the
+    default topic; each of them creates at most as many queues as the default topic has."""
     inherited = tuple(
         msgspec.structs.replace(
             queue,
@@ -112,7 +116,7 @@ def borrowed_route(topic: str, default: TopicRouteData, queue_count: int) -> Top
 
 
 def addresses_of(routes: Iterable[TopicRoute], *, masters_only: bool) -> set[str]:
-    """Every broker that the routes lead to."""
+    """Return the addresses of all brokers in the routes."""
     return {
         address
         for route in routes

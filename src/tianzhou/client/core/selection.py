@@ -1,7 +1,7 @@
-"""Which queue a message goes to: in turn, or to the fastest broker, past those in trouble.
+"""Select the queue of a message: in turn, or of the fastest broker, avoiding brokers in trouble.
 
-A broker that failed or was slow is left alone for a while, if there is another. How long depends
-on how slow it was; the table is RocketMQ's, and a failure counts as ten seconds.
+A broker that failed or was slow is avoided for a while, if there is another. The duration depends
+on its latency; the table is RocketMQ's, and a failure counts as ten seconds.
 """
 
 import enum
@@ -16,36 +16,43 @@ from tianzhou.record.message import Message
 from tianzhou.wire.queues import MessageQueue
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Chooses one of the queues for a message: for orders of one's own."""
+"""A user's function that selects one of the queues for a message."""
 
 Pick = Callable[[TopicRoute], MessageQueue]
-"""Chooses the queue of a message that can't go to just any."""
+"""Selects the queue of a message that cannot go to any queue."""
 
-# From this latency on, in milliseconds: left alone for so long.
+# A broker with at least this latency is avoided for the time at the same index.
 LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
 LEFT_ALONE_MS: Final = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
 FAILURE_MS: Final = 10_000
-"""What a failure counts as."""
+"""The latency that a failure counts as."""
 
 _WEIGHT: Final = 0.2
-"""Of the newest latency in the average; the last ten or so decide."""
+"""Weight of the newest latency in the average; about the last ten count."""
 
 assert len(LATENCIES_MS) == len(LEFT_ALONE_MS)
 
 
 class QueueChoice(enum.Enum):
+    """How a producer distributes messages without a key over the queues of a topic.
+
+    LEAST_LATENCY avoids slow brokers for a while after each slow response.
+
+        ProducerOptions(queue_choice=QueueChoice.LEAST_LATENCY)
+    """
+
     ROUND_ROBIN = "round robin"
     LEAST_LATENCY = "least latency"
 
 
 def left_alone_ms(latency_ms: float) -> int:
-    """How long a broker with this latency is left alone."""
+    """Return how long a broker with this latency is avoided."""
     index = bisect_right(LATENCIES_MS, latency_ms) - 1
     return LEFT_ALONE_MS[index] if index >= 0 else 0
 
 
 class Latencies:
-    """What is known of brokers, by name. Time is an argument, in seconds.
+    """Latencies of brokers, by name. Times are arguments, in seconds.
 
     Owner: the event loop of the producer.
     """
@@ -60,7 +67,7 @@ class Latencies:
         alone_ms = left_alone_ms(latency_ms)
         if alone_ms:
             self._until[broker_name] = now_s + alone_ms / 1000
-        elif self._until:  # it is well again
+        elif self._until:  # it has recovered
             self._until.pop(broker_name, None)
 
     def failed(self, broker_name: str, now_s: float) -> None:
@@ -76,12 +83,12 @@ class Latencies:
 
     @property
     def is_calm(self) -> bool:
-        """No broker is in trouble: nobody needs to look."""
+        """Whether no broker is in trouble, so that none needs to be avoided."""
         return not self._until
 
 
 class Rotation:
-    """Goes round the queues of each topic. `begin` gives the index to begin at, at random."""
+    """Round-robin over the queues of each topic. `begin` returns a random first index."""
 
     def __init__(
         self, choice: QueueChoice, latencies: Latencies, begin: Callable[[int], int]
@@ -94,7 +101,7 @@ class Rotation:
     def choose(
         self, queues: Sequence[MessageQueue], avoid: Collection[str], now_s: float
     ) -> MessageQueue:
-        """The next queue, if possible of a broker that is neither avoided nor in trouble."""
+        """Return the next queue, if possible of a broker that is neither avoided nor in trouble."""
         assert queues
         topic, count = queues[0].topic, len(queues)
         index = self._next.get(topic)
@@ -114,7 +121,7 @@ class Rotation:
     def _fastest(
         self, queues: Sequence[MessageQueue], avoid: Collection[str], now_s: float
     ) -> Sequence[MessageQueue]:
-        """The queues of one broker."""
+        """Return the queues of the best broker."""
         known = self._latencies
 
         def rank(name: str) -> tuple[bool, bool, float]:
@@ -125,15 +132,15 @@ class Rotation:
 
 
 def queue_for_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
-    """The queue of a key: the one that Java's producers choose for it with their selector by hash,
-    so that both may write to a topic."""
+    """Return the queue of a sharding key: the one that Java's SelectMessageQueueByHash selects, so
+    that both kinds of producers may write to a topic. Every producer must use this function."""
     return queues[abs(string_hash(sharding_key)) % len(queues)]
 
 
 def pick_of(
     message: Message, queue: MessageQueue | None, select: Selector | None = None
 ) -> Pick | None:
-    """How the queue of a message is found, if it is not simply the next in turn."""
+    """Return what selects the queue of a message; None if it is the next in turn."""
     try:
         key = message.sharding_key
         is_of_topic = queue is None or queue.topic == message.topic
@@ -186,9 +193,9 @@ def check_message(message: object) -> None:
 
 
 def _selected(message: Message, found: object) -> MessageQueue:
-    """What a user's function has chosen, if it is a queue of the message's topic."""
+    """Return the selector's choice if it is a queue of the message's topic."""
     if not isinstance(found, MessageQueue) or found.topic != message.topic:
-        raise UsageError(f"the selector chose {found!r}, which is no queue of {message.topic!r}")
+        raise UsageError(f"the selector chose {found!r}, which is not a queue of {message.topic!r}")
     return found
 
 
@@ -205,7 +212,7 @@ class Fixed:
 
 
 def at_address(address: str) -> Pick:
-    """A queue of the broker at an address, or else the first one."""
+    """Return what selects a queue of the broker at an address, or else the first queue."""
 
     def pick(route: TopicRoute) -> MessageQueue:
         near = (

@@ -16,8 +16,12 @@ from tianzhou.wire.heartbeat import SubscriptionData
 from tianzhou.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, TOOLS_GROUP
 
 INTERNAL_GROUPS: Final = (
-    "CID_ONS", "CID_RMQ_SYS", "FILTERSRV_CONSUMER", "SELF_TEST", TOOLS_GROUP,
-)  # fmt: skip
+    "CID_ONS",
+    "CID_RMQ_SYS",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST",
+    TOOLS_GROUP,
+)
 """Prefixes of the groups that every broker creates for its own use."""
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -30,9 +34,11 @@ def is_internal_group(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sql92:
-    """A filter over message properties in SQL92 syntax. Raises UsageError if it is empty.
+    """A filter over message properties in SQL92 syntax.
 
-    consumer.subscribe("orders", Sql92("region = 'north' AND amount > 100"))
+    Raises UsageError if it is empty. Brokers reject a filter that they cannot parse.
+
+        consumer.subscribe("orders", Sql92("region = 'north' AND amount > 100"))
     """
 
     text: str
@@ -48,7 +54,7 @@ class Subscription:
     expression: str
     kind: str
     version: int
-    """When it was made, in milliseconds. Brokers keep the latest that a group tells them."""
+    """Time of creation in milliseconds. Brokers keep the latest version of a group."""
     tags: TagFilter
 
     @property
@@ -57,14 +63,14 @@ class Subscription:
 
     @property
     def accepts_tag(self) -> Callable[[bytes | None], bool] | None:
-        """What the client itself must look at; None when that is nothing."""
+        """A test for tags, which the client applies; None if every message passes."""
         if self.tags.is_all:
             return None
         wanted = frozenset(tag.encode() for tag in self.tags.tags)
         return lambda tag: tag in wanted
 
     def to_data(self) -> SubscriptionData:
-        """As heartbeats say it."""
+        """Return the subscription in the form of heartbeats."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,
@@ -76,7 +82,7 @@ class Subscription:
 
 
 def checked_wishes(wishes: object) -> dict[str, "str | Sql92"]:
-    """What a consumer is made with: topics, and what is wanted of each. Raises UsageError."""
+    """Return the subscriptions passed to a consumer: expressions by topic. Raises UsageError."""
     if wishes is None:
         return {}
     if not isinstance(wishes, Mapping):
@@ -90,9 +96,9 @@ def checked_wishes(wishes: object) -> dict[str, "str | Sql92"]:
 
 
 def subscribe(topic: str, expression: str | Sql92 = ALL, *, version: int) -> Subscription:
-    """Tags with `||` between them, `*` or nothing for everything, or an `Sql92`.
+    """Create a subscription from tags separated by `||`, `*` for everything, or an `Sql92`.
 
-    Raises UsageError for what no broker would understand.
+    Raises UsageError for an invalid expression.
     """
     names.checked_topic(topic)
     if isinstance(expression, Sql92):

@@ -29,7 +29,7 @@ _NULL: Final = "null"
 
 
 class TraceError(TianzhouError):
-    """Text that is no trace."""
+    """Invalid trace text."""
 
 
 class MessageType(enum.IntEnum):
@@ -159,13 +159,15 @@ def _text(value: str | int | bool) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(int(value))
-    # A separator in a key would make two records of one.
+    # A separator in a key would split the record in two.
     return value.replace(FIELD_END, " ").replace(RECORD_END, " ")
 
 
 def decode_trace(body: bytes | str) -> list[TraceRecord]:
-    """Every record of a trace message; kinds that are not known are left out. Raises TraceError
-    for a record that has too few fields or a word where a number belongs."""
+    """Return the records of a trace message; unknown kinds are left out.
+
+    Raises TraceError for a record with too few fields or text in place of a number.
+    """
     text = body if isinstance(body, str) else body.decode("utf-8", "replace")
     records = (_decode(part.split(FIELD_END)) for part in text.split(RECORD_END) if part.strip())
     return [record for record in records if record is not None]
@@ -209,7 +211,7 @@ _READERS: Final[dict[object, Callable[[str], str | int | bool]]] = {
 
 
 def keys_of(records: Iterable[TraceRecord]) -> set[str]:
-    """What a trace message can be found by: the ids and keys of the messages it tells of."""
+    """Return the keys of a trace message: the ids and keys of the messages in its records."""
     keys: set[str] = set()
     for record in records:
         keys.add(record.message_id)

@@ -1,7 +1,8 @@
 """Views of several brokers on the same topics and groups, merged.
 
-A broker answers for itself. A topic has queues on several brokers, and a member of a group is
-connected to all of them: numbers of messages add up, numbers of members do not.
+Each broker reports only its own state. A topic has queues on several brokers, and a
+member of a group is connected to all of them: numbers of messages add up, numbers of members do
+not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from tianzhou.wire.view_bodies import BrokerView, Disk, GroupRow, TopicRow
 T = TypeVar("T")
 
 JOB_MS: Final = 10 * 60_000
-"""A job that has confirmed something within this time is taken to run."""
+"""A job that committed an offset within this time counts as running."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,17 @@ class ClusterView:
     members: Mapping[str, BrokerView]
     """By address: masters, slaves and Raft followers."""
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Addresses that did not answer, and why."""
+    """Addresses that did not respond, and why."""
     nameservers: Mapping[str, NameServerView] = field(default_factory=dict[str, NameServerView])
     """Missing brokers that each NameServer reports, by address."""
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
-    """NameServers that did not answer, and why."""
+    """NameServers that did not respond, and why."""
     groups: tuple[GroupRow, ...] = ()
     """All groups, if a broker is missing: some of them may have consumed its topics."""
 
     @cached_property
     def brokers(self) -> PerBroker[BrokerView]:
-        """The master of each broker; a slave answers for a group without one."""
+        """The view of each broker from its master, or from a slave if it has no master."""
         nearest = {place.name: place.nearest for place in self.places}
         return PerBroker(
             {name: self.members[at] for name, at in nearest.items() if at in self.members},
@@ -133,7 +134,7 @@ def _both_groups(one: GroupRow, other: GroupRow) -> GroupRow:
 
 
 def _first(one_ms: int, other_ms: int) -> int:
-    """The earlier moment; 0 is none, -1 is not known."""
+    """Return the earlier time; 0 means none, -1 unknown."""
     if -1 in (one_ms, other_ms):
         return -1
     return min(one_ms or other_ms, other_ms or one_ms)
@@ -149,42 +150,42 @@ def is_job(row: GroupRow, now_ms: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a disk is too full for messages if they keep coming as they do."""
+    """When a disk will be full at the current rate of messages."""
 
     used_ratio: float
     bytes_per_second: float
     refuse_s: float | None
-    """Seconds until messages are refused; None: not in sight."""
+    """Seconds until messages are refused; None if the disk does not fill."""
 
 
 def forecast(disk: Disk) -> Forecast | None:
-    """None: the broker does not know its disk. What expires is left out of account: nothing does
-    before the log is as old as it is kept."""
+    """Return None if the broker does not know its disk. Expiry is ignored: nothing expires before
+    the log is as old as its retention."""
     if not disk.total:
         return None
     used = disk.total - disk.free
-    # A minute shows a burst that an hour hides, an hour what a minute can't.
+    # The rate per minute shows bursts, the rate per hour the trend.
     rate = max(disk.put_size_per_hour, disk.put_size_per_minute)
 
     left = max(disk.total * disk.refuse_ratio - used, 0.0)
     return Forecast(used / disk.total, rate, left / rate if rate else None)
 
 
-# Numbers for people
+# Text
 
 
 def marks_text(used: float, *, clean: float, refuse: float) -> str:
-    """How full a disk is, and what that means; all of them are shares."""
+    """Describe how full a disk is, and the effect; the arguments are ratios."""
     if used > refuse:
         return f"its disk is {used:.0%} full; over {refuse:.0%} messages are refused"
     return (
-        f"its disk is {used:.0%} full: over {clean:.0%} expired files go at any hour, "
+        f"its disk is {used:.0%} full: over {clean:.0%} expired files are deleted at any hour, "
         f"over {refuse:.0%} messages are refused"
     )
 
 
 def skew_text(seconds: float) -> str:
-    """How far a broker's clock is ahead."""
+    """Describe how far a broker's clock is ahead."""
     way = "ahead of" if seconds > 0 else "behind"
     return f"its clock is {abs(seconds):,.0f} s {way} this machine's; timed messages are off"
 
@@ -194,7 +195,7 @@ _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def span_text(seconds: float) -> str:
-    """The two largest units: 3 d 4 h, 12 min 5 s; 1.3 s, 250 ms."""
+    """Return a duration in its two largest units: 3 d 4 h, 12 min 5 s; 1.3 s, 250 ms."""
     if seconds < 0.9995:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 9.95:

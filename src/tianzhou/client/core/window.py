@@ -1,12 +1,12 @@
-"""What was pulled from one queue and is still in work.
+"""Messages of one queue that were pulled and are not finished.
 
 Messages finish in any order, but a group's progress is one number: everything below it is done. So
-the number a consumer may commit is the smallest offset still in work, or, when nothing is, the
-offset up to which the broker was asked. A message that takes long holds the number back, and a
-crash then repeats what was finished behind it: repeated, never skipped.
+the offset a consumer may commit is the smallest one still in work or, if there is none, the
+offset of the next pull. A slow message holds the offset back, and after a crash the messages
+finished behind it are redelivered: repeated, never skipped.
 
-What is in work is bounded by number, by bytes and by span, so that a slow consumer neither fills
-its memory nor has much to repeat.
+Messages in work are limited by number, bytes and span, so that a slow consumer neither fills its
+memory nor has much to repeat.
 """
 
 import enum
@@ -18,6 +18,7 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 
 UNLIMITED: Final = -1
+_SPAN_UNLIMITED: Final = 1 << 63
 
 
 class Room(enum.Enum):
@@ -56,19 +57,23 @@ class FlowLimits:
             if value < 1 and value != UNLIMITED:
                 raise UsageError(f"{name} is {value}; at least 1, or {UNLIMITED} for no limit")
 
-    def shared_by(self, queues: int) -> "FlowLimits":
-        """The same for one of several queues: the limit of the topic in equal parts."""
+    def shared_by(self, queues: int, *, orderly: bool = False) -> "FlowLimits":
+        """Return the limits of one of several queues: the topic's limits in equal parts. Ordered
+        consumption has no limit of the span, because its messages finish in order."""
         assert queues > 0
         count, size = self.queue_count, self.queue_bytes
         if self.topic_count != UNLIMITED:
             count = max(1, self.topic_count // queues)
         if self.topic_bytes != UNLIMITED:
             size = max(1, self.topic_bytes // queues)
-        return FlowLimits(queue_count=count, queue_bytes=size, queue_span=self.queue_span)
+        span = _SPAN_UNLIMITED if orderly else self.queue_span
+        return FlowLimits(queue_count=count, queue_bytes=size, queue_span=span)
 
 
 class Window:
-    """Owner: the event loop of the consumer.
+    """The messages of one queue in work.
+
+    Owner: the event loop of the consumer.
 
     Invariant: committable <= every offset in work < next_offset
     """
@@ -77,10 +82,10 @@ class Window:
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """Where the next pull begins: everything below was pulled, or is not for us."""
+        """Start of the next pull: everything below was pulled or filtered out."""
         self.bytes = 0
         self._sizes: dict[int, int] = {}
-        # Every offset that came, in order; those that are done leave when they are the first.
+        # All pulled offsets in order; finished ones are removed when they are first.
         self._order: deque[int] = deque()
 
     @property
@@ -88,7 +93,7 @@ class Window:
         return len(self._sizes)
 
     def add(self, offsets: Sequence[int], sizes: Sequence[int], next_offset: int) -> None:
-        """Messages of one pull, ascending, and where it ended."""
+        """Add the messages of one pull, ascending, and the offset of the next pull."""
         assert next_offset >= self.next_offset
         if offsets:
             assert self.next_offset <= offsets[0]
@@ -103,7 +108,7 @@ class Window:
         return offset in self._sizes
 
     def finish(self, offset: int) -> bool:
-        """The message is done, or given to somebody else. False when it was not in work."""
+        """Remove a message that is done. Returns False if it was not in work."""
         size = self._sizes.pop(offset, None)
         if size is None:
             return False
@@ -112,7 +117,7 @@ class Window:
 
     @property
     def committable(self) -> int:
-        """Everything below this is done."""
+        """The offset below which all messages are done."""
         order, sizes = self._order, self._sizes
         while order:
             if order[0] in sizes:
@@ -125,11 +130,12 @@ class Window:
         """The highest offset in work, as far as it is known without a search."""
         return self._order[-1] if self._sizes else None
 
-    def room(self, limits: FlowLimits, *, orderly: bool = False) -> Room:
+    def room(self, limits: FlowLimits) -> Room:
+        """Return whether more may be pulled."""
         if len(self._sizes) >= limits.queue_count:
             return Room.TOO_MANY
         if self.bytes >= limits.queue_bytes:
             return Room.TOO_LARGE
-        if not orderly and self._sizes and self.next_offset - self.committable > limits.queue_span:
+        if self._sizes and self.next_offset - self.committable > limits.queue_span:
             return Room.TOO_WIDE
         return Room.FREE

@@ -11,23 +11,21 @@ What does not wait, such as messages, options and results, is the same for both.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import tianzhou.client
-
 if TYPE_CHECKING:
     from tianzhou.client import errors as errors
     from tianzhou.client.aio.pull_consumer import PullResult as PullResult
-    from tianzhou.client.aio.transaction import TransactionState as TransactionState
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
     from tianzhou.client.core.offsets import StartPosition as StartPosition
-    from tianzhou.client.core.outcome import ConsumeResult as ConsumeResult
     from tianzhou.client.core.pulling import PullStatus as PullStatus
+    from tianzhou.client.core.received import ConsumeResult as ConsumeResult
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
     from tianzhou.client.core.selection import QueueChoice as QueueChoice
-    from tianzhou.client.core.sending import Compression as Compression
-    from tianzhou.client.core.sending import SendResult as SendResult
-    from tianzhou.client.core.sending import SendStatus as SendStatus
+    from tianzhou.client.core.send_request import Compression as Compression
+    from tianzhou.client.core.send_request import SendResult as SendResult
+    from tianzhou.client.core.send_request import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
+    from tianzhou.client.core.transaction import TransactionState as TransactionState
     from tianzhou.client.core.window import FlowLimits as FlowLimits
     from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
@@ -84,13 +82,15 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    place = _PLACES.get(name)
-    if place is not None:
-        return getattr(import_module(place), name)
-    if name in __all__:
-        return getattr(tianzhou.client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> object:
+        place = _PLACES.get(name)
+        if place is not None:
+            return getattr(import_module(place), name)
+        if name in __all__:
+            return getattr(import_module("tianzhou.client"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -8,22 +8,22 @@ Every method calls the one of `tianzhou.client.aio.admin` and waits for it.
 """
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from tianzhou.client.aio import admin as aio
-from tianzhou.client.aio import (
-    admin_brokers,
-    admin_dead_letters,
-    admin_groups,
-    admin_messages,
-    admin_offsets,
-    admin_timers,
-    admin_topics,
-    admin_transactions,
-    admin_views,
+from tianzhou.client.admin import (
+    brokers,
+    dlq,
+    groups,
+    messages,
+    offsets,
+    timers,
+    topics,
+    transactions,
+    views,
 )
+from tianzhou.client.aio import admin as aio
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync.runner import runner
 
@@ -34,7 +34,7 @@ _DEFAULTS: Final = ClientOptions()
 
 
 def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a blocking version of a coroutine method."""
+    """Return a blocking version of a coroutine method, with its name and docstring."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -44,7 +44,9 @@ def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 class Brokers:
-    def __init__(self, inner: admin_brokers.Brokers) -> None:
+    """The methods of `tianzhou.client.admin.brokers.Brokers`, blocking."""
+
+    def __init__(self, inner: brokers.Brokers) -> None:
         self.all = blocking(inner.all)
         self.missing = blocking(inner.missing)
         self.forget = blocking(inner.forget)
@@ -61,7 +63,9 @@ class Brokers:
 
 
 class Topics:
-    def __init__(self, inner: admin_topics.Topics) -> None:
+    """The methods of `tianzhou.client.admin.topics.Topics`, blocking."""
+
+    def __init__(self, inner: topics.Topics) -> None:
         self.all = blocking(inner.all)
         self.show = blocking(inner.show)
         self.create = blocking(inner.create)
@@ -71,7 +75,9 @@ class Topics:
 
 
 class Groups:
-    def __init__(self, inner: admin_groups.Groups) -> None:
+    """The methods of `tianzhou.client.admin.groups.Groups`, blocking."""
+
+    def __init__(self, inner: groups.Groups) -> None:
         self.all = blocking(inner.all)
         self.show = blocking(inner.show)
         self.create = blocking(inner.create)
@@ -83,7 +89,9 @@ class Groups:
 
 
 class Offsets:
-    def __init__(self, inner: admin_offsets.Offsets) -> None:
+    """The methods of `tianzhou.client.admin.offsets.Offsets`, blocking."""
+
+    def __init__(self, inner: offsets.Offsets) -> None:
         self.progress = blocking(inner.progress)
         self.owners = blocking(inner.owners)
         self.reset_to_time = blocking(inner.reset_to_time)
@@ -95,7 +103,9 @@ class Offsets:
 
 
 class Messages:
-    def __init__(self, inner: admin_messages.Messages) -> None:
+    """The methods of `tianzhou.client.admin.messages.Messages`, blocking."""
+
+    def __init__(self, inner: messages.Messages) -> None:
         self.by_id = blocking(inner.by_id)
         self.by_unique_id = blocking(inner.by_unique_id)
         self.by_key = blocking(inner.by_key)
@@ -104,17 +114,25 @@ class Messages:
         self.trace = blocking(inner.trace)
 
 
-class DeadLetterBox:
-    def __init__(self, inner: admin_dead_letters.DeadLetterBox) -> None:
+class Dlq:
+    """The methods of `tianzhou.client.admin.dlq.Dlq`, blocking."""
+
+    def __init__(self, inner: dlq.Dlq) -> None:
         self.all = blocking(inner.all)
         self.show = blocking(inner.show)
         self.peek = blocking(inner.peek)
         self.replay = blocking(inner.replay)
-        self.send_again = blocking(inner.send_again)
+        self.replay_messages = blocking(inner.replay_messages)
+        self.record = blocking(inner.record)
+        self.replayed = blocking(inner.replayed)
+        self.recorded_groups = blocking(inner.recorded_groups)
+        self.add_to_record = blocking(inner.add_to_record)
 
 
 class Views:
-    def __init__(self, inner: admin_views.Views) -> None:
+    """The methods of `tianzhou.client.admin.views.Views`, blocking."""
+
+    def __init__(self, inner: views.Views) -> None:
         self.brokers = blocking(inner.brokers)
         self.cluster = blocking(inner.cluster)
         self.broker = blocking(inner.broker)
@@ -129,7 +147,9 @@ class Views:
 
 
 class Transactions:
-    def __init__(self, inner: admin_transactions.Transactions) -> None:
+    """The methods of `tianzhou.client.admin.transactions.Transactions`, blocking."""
+
+    def __init__(self, inner: transactions.Transactions) -> None:
         self.all = blocking(inner.all)
         self.parked = blocking(inner.parked)
         self.commit = blocking(inner.commit)
@@ -139,7 +159,9 @@ class Transactions:
 
 
 class Timers:
-    def __init__(self, inner: admin_timers.Timers) -> None:
+    """The methods of `tianzhou.client.admin.timers.Timers`, blocking."""
+
+    def __init__(self, inner: timers.Timers) -> None:
         self.all = blocking(inner.all)
         self.cancel = blocking(inner.cancel)
         self.delayed = blocking(inner.delayed)
@@ -148,27 +170,49 @@ class Timers:
 class Admin:
     """Inspect and change a cluster, from any thread. Use it in a `with` block.
 
-    with Admin(nameserver="10.0.0.1:9876") as admin:
-        admin.topics.create("orders", queues=8)
+    Nouns, methods and errors are those of `tianzhou.client.Admin`.
+
+        with Admin(nameserver="10.0.0.1:9876") as admin:
+            admin.topics.create("orders", queues=8)
     """
 
+    brokers: Brokers
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    messages: Messages
+    dlq: Dlq
+    views: Views
+    transactions: Transactions
+    timers: Timers
+
     def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
+        """Create an admin client; it connects at the first request.
+
+        `nameserver` is `host:port;host:port`; None reads it from the environment.
+        """
         self._inner = aio.Admin(nameserver=nameserver, client=client)
+
+    def __getattr__(self, name: str) -> object:
+        # Python calls this only for missing attributes: a noun is created when it is first used.
+        wrap = _NOUNS.get(name)
+        if wrap is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        noun = wrap(getattr(self._inner, name))
+        setattr(self, name, noun)
+        return noun
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     def start(self) -> Self:
+        """Start the client; a `with` block does this.
+
+        Raises UsageError if it is already running, or the name servers are invalid.
+        """
         inner = runner().run(self._inner.start())
-        self.brokers = Brokers(inner.brokers)
-        self.topics = Topics(inner.topics)
-        self.groups = Groups(inner.groups)
-        self.offsets = Offsets(inner.offsets)
-        self.messages = Messages(inner.messages)
-        self.dead_letters = DeadLetterBox(inner.dead_letters)
-        self.views = Views(inner.views)
-        self.transactions = Transactions(inner.transactions)
-        self.timers = Timers(inner.timers)
+        for name in _NOUNS:
+            self.__dict__.pop(name, None)  # from before an earlier close
         self.leave_out = inner.leave_out
         return self
 
@@ -186,3 +230,16 @@ class Admin:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_NOUNS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "brokers": Brokers,
+    "topics": Topics,
+    "groups": Groups,
+    "offsets": Offsets,
+    "messages": Messages,
+    "dlq": Dlq,
+    "views": Views,
+    "transactions": Transactions,
+    "timers": Timers,
+}

@@ -27,9 +27,11 @@ T = TypeVar("T")
 class LitePullConsumer:
     """Poll messages that are prefetched in the background, from any thread.
 
-    with LitePullConsumer("audit", subscribe={"orders": "*"}) as consumer:
-        for message in consumer.poll():
-            print(message.body)
+    Arguments and errors are those of `tianzhou.client.LitePullConsumer`.
+
+        with LitePullConsumer("audit", subscribe={"orders": "*"}) as consumer:
+            for message in consumer.poll():
+                print(message.body)
     """
 
     def __init__(
@@ -41,7 +43,10 @@ class LitePullConsumer:
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,
     ) -> None:
-        """Create a consumer. Without `subscribe`, choose queues with `assign`."""
+        """Create a consumer; it connects in `start`.
+
+        Without `subscribe`, choose queues with `assign`. Raises UsageError for invalid arguments.
+        """
         self._inner = aio.LitePullConsumer(
             group, nameserver=nameserver, subscribe=subscribe, options=options, client=client
         )
@@ -52,14 +57,22 @@ class LitePullConsumer:
 
     @property
     def group(self) -> str:
+        """The name of the consumer group."""
         return self._inner.group
 
     def start(self) -> Self:
+        """Join the group and start prefetching; a `with` block does this.
+
+        Raises UsageError if the consumer was started before, and ClientError.
+        """
         self._run(self._inner.start())
         return self
 
     def stop(self) -> None:
-        """Commit offsets and leave the group. Re-raises the error that stopped it, if any."""
+        """Commit offsets and leave the group.
+
+        Re-raises the error that stopped the consumer, if any.
+        """
         self._run(self._inner.stop())
 
     def __enter__(self) -> Self:
@@ -80,18 +93,29 @@ class LitePullConsumer:
         return self._run(self._inner.queues(topic))
 
     def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
-        """Assign exactly these queues, filtered by `expression`."""
+        """Assign exactly these queues to this consumer, filtered by `expression`.
+
+        Each queue starts at the committed offset of the group; `seek` changes that. Raises
+        UsageError if the consumer has subscriptions.
+
+            consumer.assign(consumer.queues("orders"))
+        """
         self._run(self._inner.assign(queues, expression))
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
+        """The queues assigned to this consumer now."""
         return self._do(lambda: self._inner.assignment)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues; prefetched ones are pulled again after `resume`."""
+        """Return no messages of these queues until `resume`, which pulls prefetched ones again.
+
+        Raises UsageError if a queue is not assigned to this consumer.
+        """
         self._do(lambda: self._inner.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of these queues again, after `pause`. Raises UsageError."""
         self._do(lambda: self._inner.resume(queues))
 
     # Messages
@@ -99,34 +123,64 @@ class LitePullConsumer:
     def poll(
         self, timeout_s: float = aio.POLL_S, *, count_max: int | None = None
     ) -> list[ReceivedMessage]:
-        """Return the next messages, of one or several queues; empty after `timeout_s` seconds."""
+        """Return the next messages, of one or several queues; empty after `timeout_s` seconds.
+
+        `count_max` defaults to the option `pull_count`. With `auto_ack`, a poll allows the offsets
+        of messages that earlier polls returned to be committed. Raises UsageError, ClientClosed,
+        and the error that stopped the consumer.
+        """
         return self._run(self._inner.poll(timeout_s, count_max=count_max))
 
     # Offsets
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset at which the next poll of this queue starts."""
+        """Return the offset at which the next poll of this queue starts.
+
+        Raises UsageError if the queue is not assigned to this consumer.
+        """
         return self._do(lambda: self._inner.position(queue))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset; prefetched messages are dropped. Commits nothing."""
+        """Continue at an offset, without committing it; prefetched messages are dropped.
+
+        Raises UsageError for a negative offset, or if the queue is not assigned to this consumer.
+        """
         self._run(self._inner.seek(queue, offset))
 
     def seek_to_first(self, queue: MessageQueue) -> None:
+        """Continue at the first message that is still stored.
+
+        Raises UsageError if the queue is not assigned to this consumer.
+        """
         self._run(self._inner.seek_to_first(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
+        """Skip all stored messages: continue with the next new one.
+
+        Raises UsageError if the queue is not assigned to this consumer.
+        """
         self._run(self._inner.seek_to_end(queue))
 
-    def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
-        """Return the offset of the first message stored at a time or later."""
-        return self._run(self._inner.offset_at(queue, moment))
+    def offset_at(self, queue: MessageQueue, time: datetime | str | int) -> int:
+        """Return the offset of the first message stored at a time or later.
+
+        The time is a datetime, `yyyyMMddHHmmss` in local time, or milliseconds since 1970. Raises
+        UsageError for an invalid time.
+        """
+        return self._run(self._inner.offset_at(queue, time))
 
     def committed(self, queue: MessageQueue) -> int | None:
+        """Return the committed offset of the group; None if there is none. Raises UsageError."""
         return self._run(self._inner.committed(queue))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit these offsets, or those of all returned messages; wait until they are stored."""
+        """Commit offsets and wait for the responses of the brokers.
+
+        By default these are the offsets after all messages that polls have returned. A failed
+        commit is logged and retried in the background. Raises UsageError for invalid offsets.
+
+            consumer.commit({queue: message.queue_offset + 1})
+        """
         self._run(self._inner.commit(offsets))
 
     def _do(self, work: Callable[[], T]) -> T:

@@ -1,9 +1,9 @@
 """One event loop in a thread of its own, for all blocking clients of the process.
 
-A blocking client is a thin face over the asyncio one: a call is handed to this loop and waited
-for. So all of them share connections, routes and heartbeats, however many threads use them.
+A blocking client is a facade over the asyncio one: it submits each call to this loop and waits for
+the result. So all of them share connections, routes and heartbeats, however many threads use them.
 
-A child process does not have the threads of its parent: after a fork the first call makes a new
+A child process does not have the threads of its parent: after a fork the first call creates a new
 loop, and clients of the parent must not be used.
 """
 
@@ -27,7 +27,7 @@ _runners: Final[dict[int, "Runner"]] = {}
 
 
 class Runner:
-    """Owner: everybody; calls are handed over."""
+    """An event loop in a thread. Any thread may call it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -41,22 +41,22 @@ class Runner:
             ending.get_loop().run_forever()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
-        """Begin something; its result comes later. Cancelling the future cancels it."""
+        """Start a coroutine; return the future of its result. Cancelling the future cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError(
-                "a blocking client was called in the loop that works for it, which would wait for"
+                "a blocking client was called in its own event loop, which would wait for"
                 " itself; selectors and callbacks of the loop must not send"
             )
         if os.getpid() != self._pid:
             work.close()
             raise UsageError(
-                f"this client was made by process {self._pid}, before a fork; make another one here"
+                f"this client was created by process {self._pid}, before a fork; create another one"
             )
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
-        """Do something and wait for it. Raises TimeoutError, and then stops doing it."""
+        """Run a coroutine and return its result. Raises TimeoutError, and then cancels it."""
         future = self.submit(work)
         try:
             return future.result(timeout_s)
@@ -66,18 +66,18 @@ class Runner:
             future.cancel()
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Have something done in the loop, without waiting for it."""
+        """Call a function in the loop, without waiting for it."""
         self._loop.call_soon_threadsafe(work)
 
     def _stop(self) -> None:
-        """When the interpreter ends. A loop that runs on while modules go away would complain."""
-        if self._thread.is_alive():  # it is not in a child, which has only a copy of the loop
+        """Stop the loop when the interpreter ends; a loop that outlives its modules logs errors."""
+        if self._thread.is_alive():  # in a child process it is not
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_S)
 
 
 def runner() -> Runner:
-    """The one of this process, made at first use."""
+    """Return the runner of this process; it is created at first use."""
     pid = os.getpid()
     found = _runners.get(pid)
     if found is None:

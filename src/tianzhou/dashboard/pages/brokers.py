@@ -1,4 +1,4 @@
-"""One broker: how it is, who has copies of its log, its settings, and taking it out of service."""
+"""One broker: state, replicas, settings, and draining it."""
 
 from dataclasses import replace
 
@@ -27,14 +27,23 @@ async def show(context: PageContext, request: Request) -> Response:
     facts = {
         key: value
         for key, value in sorted(look.facts.items())
-        # Of thread pools there are none here; delays have a page.
+        # This broker has no thread pools; delays have their own page.
         if not key.startswith("scheduleMessageOffset") and "ThreadPool" not in key
     }
     return context.show(
-        request, "broker.html", nav="overview", title=name, name=name, look=look, place=place,
-        forecast=forecast(look.disk), copies=replica_set(look, place), facts=facts,
-        findings=found, has_master=0 in place.addresses,
-    )  # fmt: skip
+        request,
+        "broker.html",
+        nav="overview",
+        title=name,
+        name=name,
+        look=look,
+        place=place,
+        forecast=forecast(look.disk),
+        copies=replica_set(look, place),
+        facts=facts,
+        findings=found,
+        has_master=0 in place.addresses,
+    )
 
 
 async def ask_drain(context: PageContext, request: Request) -> Response:
@@ -44,23 +53,31 @@ async def ask_drain(context: PageContext, request: Request) -> Response:
     is_drained = not look.permission & PERM_WRITE
     others = sorted({other.name for other in await (await context.admin()).brokers.all()} - {name})
     if is_drained:
-        facts = [f"{name} at {address} takes messages again; producers see it within 30 seconds."]
+        facts = [f"{name} at {address} accepts messages again; producers notice within 30 seconds."]
     else:
-        elsewhere = f"They go to {', '.join(others)}." if others else (
-            "There is no other broker: sending fails until this is undone."
-        )  # fmt: skip
+        elsewhere = (
+            f"They go to {', '.join(others)}."
+            if others
+            else ("There is no other broker: sends fail until this is undone.")
+        )
         facts = [
             f"{name} at {address} refuses new messages. {elsewhere}",
-            f"Consumers go on reading; {look.totals.lag:,} messages there are not read yet.",
-            "It is safe to stop it when nobody writes and nothing is left to read.",
+            f"Consumers continue; {look.totals.lag:,} messages are unread.",
+            "It is safe to stop when no producer writes and all messages are consumed.",
         ]
     return context.show(
-        request, "confirm.html", nav="overview", facts=facts, typed="", danger=not is_drained,
+        request,
+        "confirm.html",
+        nav="overview",
+        facts=facts,
+        typed="",
+        danger=not is_drained,
         title=f"{'Undo the drain of' if is_drained else 'Drain'} {name}",
-        action=f"/brokers/{segment(name)}/drain", back=f"/brokers/{segment(name)}",
+        action=f"/brokers/{segment(name)}/drain",
+        back=f"/brokers/{segment(name)}",
         button="Allow writes" if is_drained else "Stop writes",
         fields={"undo": "1" if is_drained else "0"},
-    )  # fmt: skip
+    )
 
 
 async def drain(context: PageContext, request: Request) -> Response:
@@ -68,8 +85,8 @@ async def drain(context: PageContext, request: Request) -> Response:
     admin = await context.admin()
     if field_of(request, "undo") == "1":
         await admin.brokers.allow_writes(name)
-        said = f"{name} takes messages again."
+        said = f"{name} accepts messages again."
     else:
         await admin.brokers.stop_writes(name)
-        said = f"{name} takes no more messages. Stop it when all are read."
+        said = f"{name} rejects new messages. Stop it when all are consumed."
     return context.done(f"/brokers/{segment(name)}", said)

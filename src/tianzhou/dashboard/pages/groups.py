@@ -1,4 +1,4 @@
-"""Consumer groups: who is behind, why, and moving one."""
+"""Consumer groups: lag, the reasons for it, and moving offsets."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -54,9 +54,14 @@ async def listed(context: PageContext, request: Request) -> Response:
     shown = [row for row in rows if with_system or not row.is_system]
     page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS, sort="lag")
     return context.show(
-        request, "groups.html", nav="groups", title="Groups", list=page, missing=looked.missing,
+        request,
+        "groups.html",
+        nav="groups",
+        title="Groups",
+        list=page,
+        missing=looked.missing,
         internal=with_system,
-    )  # fmt: skip
+    )
 
 
 async def exported(context: PageContext, _request: Request) -> Response:
@@ -107,7 +112,7 @@ async def show(context: PageContext, request: Request) -> Response:
 
 
 def _queues(looks: Mapping[str, GroupView]) -> tuple[list[Held], int]:
-    """The queues to show, and how many there are. If there are too many, those with the largest lag
+    """The queues to show, and how many there are. If there are too many, largest lag first
     are shown, and the largest lag first."""
     found = [
         Held(broker, queue, queue.lag) for broker, look in looks.items() for queue in look.queues
@@ -212,12 +217,18 @@ async def ask_switch(context: PageContext, request: Request) -> Response:
     else:
         facts = [f"Brokers give group {name} messages again; {row.lag:,} wait."]
     return context.show(
-        request, "confirm.html", nav="groups", facts=facts, danger=row.enabled, typed="",
+        request,
+        "confirm.html",
+        nav="groups",
+        facts=facts,
+        danger=row.enabled,
+        typed="",
         title=f"Switch {name} {'off' if row.enabled else 'on'}",
-        action=f"/groups/{segment(name)}/switch", back=f"/groups/{segment(name)}",
+        action=f"/groups/{segment(name)}/switch",
+        back=f"/groups/{segment(name)}",
         button="Switch off" if row.enabled else "Switch on",
         fields={"on": "0" if row.enabled else "1"},
-    )  # fmt: skip
+    )
 
 
 async def switch(context: PageContext, request: Request) -> Response:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.admin_messages import ALWAYS_MS
+from tianzhou.client.admin.messages import ALWAYS_MS
 from tianzhou.client.core.trace import ConsumeBegun, ConsumeEnded, Published, TraceRecord
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.dashboard.exports import csv_response
@@ -37,12 +37,20 @@ async def search(context: PageContext, request: Request) -> Response:
     # The NameServer knows them, so that the broker is asked for messages alone.
     names = [name for name in await admin.topics.all(internal=True) if not name.startswith("%")]
     return context.show(
-        request, "messages.html", nav="messages", title="Messages", by=kind, kinds=KINDS,
-        topic=topic, topics=names[:TOPICS_MAX], asked=dict(asked), count=COUNT,
+        request,
+        "messages.html",
+        nav="messages",
+        title="Messages",
+        by=kind,
+        kinds=KINDS,
+        topic=topic,
+        topics=names[:TOPICS_MAX],
+        asked=dict(asked),
+        count=COUNT,
         is_newest=is_newest,
         missing=looked.missing if looked else {},
         messages=None if found is None else [(message, preview(message.body)) for message in found],
-    )  # fmt: skip
+    )
 
 
 async def exported(context: PageContext, request: Request) -> Response:
@@ -53,11 +61,19 @@ async def exported(context: PageContext, request: Request) -> Response:
         "messages",
         titles,
         (
-            (m.topic, m.queue_id, m.queue_offset, m.message_id, m.store_timestamp, m.tags or "",
-             " ".join(m.keys), preview(m.body))
+            (
+                m.topic,
+                m.queue_id,
+                m.queue_offset,
+                m.message_id,
+                m.store_timestamp,
+                m.tags or "",
+                " ".join(m.keys),
+                preview(m.body),
+            )
             for m in found
         ),
-    )  # fmt: skip
+    )
 
 
 def _wanted(request: Request) -> ViewMessagesRequest | None:
@@ -80,7 +96,7 @@ def _wanted(request: Request) -> ViewMessagesRequest | None:
 
 
 def _wanted_of_time(topic: str, first: str, last: str) -> ViewMessagesRequest:
-    """From a moment on; or, without one, the newest."""
+    """From a time on; without one, the newest."""
     end_ms = moment_ms(last) + 1 if last else ALWAYS_MS
     if not first:
         return ViewMessagesRequest(topic=topic, by="newest", count=COUNT, end_timestamp_ms=end_ms)
@@ -136,13 +152,18 @@ async def trace(context: PageContext, request: Request) -> Response:
         except TopicNotFound:
             records = []  # no client has written a trace yet
     return context.show(
-        request, "trace.html", nav="messages", title="Trace", id=message_id,
-        lanes=lanes(records), records=len(records),
-    )  # fmt: skip
+        request,
+        "trace.html",
+        nav="messages",
+        title="Trace",
+        id=message_id,
+        lanes=lanes(records),
+        records=len(records),
+    )
 
 
 def lanes(records: list[TraceRecord]) -> list[dict[str, Any]]:
-    """A bar for each thing that was done, on a line from the first to the last moment; in parts of
+    """A bar for each step, on a line from the first to the last time; in parts of
     a thousand, because a page has no styles of its own."""
     bars = [bar for record in records if (bar := _bar(record, records)) is not None]
     if not bars:
@@ -164,9 +185,10 @@ def _bar(record: TraceRecord, records: list[TraceRecord]) -> dict[str, Any] | No
             made |= {"is_success": record.is_success, "note": f"to {record.topic}"}
         case ConsumeBegun():
             ends = (
-                r for r in records
+                r
+                for r in records
                 if isinstance(r, ConsumeEnded) and r.request_id == record.request_id
-            )  # fmt: skip
+            )
             end = next(ends, None)
             again = f"try {record.retry_times + 1}" if record.retry_times else ""
             made |= {"what": "consumed", "at_ms": record.timestamp_ms, "note": again}

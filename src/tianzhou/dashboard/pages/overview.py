@@ -1,4 +1,4 @@
-"""The first page: is anything wrong, how much goes through, who is behind."""
+"""The first page: problems, throughput, and groups with the largest lag."""
 
 import json
 from collections.abc import Iterable

@@ -28,6 +28,10 @@ async def listed(context: PageContext, request: Request) -> Response:
     ]
     page = listing(request, jobs, name=lambda row: row.name, sorts=_SORTS, sort="progress")
     return context.show(
-        request, "pipelines.html", nav="pipelines", title="Pipelines", list=page,
+        request,
+        "pipelines.html",
+        nav="pipelines",
+        title="Pipelines",
+        list=page,
         missing=looked.missing,
-    )  # fmt: skip
+    )

@@ -14,10 +14,16 @@ async def listed(context: PageContext, request: Request) -> Response:
     chosen = request.query_params.get("id", "")
     one = next((row for row in waiting if row.message.offset_msg_id == chosen), None)
     return context.show(
-        request, "scheduled.html", nav="scheduled", title="Scheduled messages", waiting=waiting,
-        count=COUNT, one=one, total=sum(told.total for told in looked.found.values()),
+        request,
+        "scheduled.html",
+        nav="scheduled",
+        title="Scheduled messages",
+        waiting=waiting,
+        count=COUNT,
+        one=one,
+        total=sum(told.total for told in looked.found.values()),
         missing=looked.missing,
-    )  # fmt: skip
+    )
 
 
 async def cancel(context: PageContext, request: Request) -> Response:

@@ -17,8 +17,10 @@ from tianzhou.wire.view_bodies import ReaderView, TopicRow
 
 QUEUES_MAX: Final = 1024
 PERMISSIONS: Final = {
-    PERM_READ_WRITE: "read and write", PERM_READ: "read only", PERM_WRITE: "write only",
-}  # fmt: skip
+    PERM_READ_WRITE: "read and write",
+    PERM_READ: "read only",
+    PERM_WRITE: "write only",
+}
 _SORTS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
     "in": lambda row: row.put_per_second,
     "out": lambda row: row.get_per_second,
@@ -34,9 +36,14 @@ async def listed(context: PageContext, request: Request) -> Response:
     shown = [row for row in rows if with_system or not row.is_system]
     page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS)
     return context.show(
-        request, "topics.html", nav="topics", title="Topics", list=page, missing=looked.missing,
+        request,
+        "topics.html",
+        nav="topics",
+        title="Topics",
+        list=page,
+        missing=looked.missing,
         internal=with_system,
-    )  # fmt: skip
+    )
 
 
 async def exported(context: PageContext, _request: Request) -> Response:
@@ -103,9 +110,18 @@ def _readers(rows: Any) -> list[dict[str, Any]]:
 async def ask_create(context: PageContext, request: Request) -> Response:
     brokers = await (await context.admin()).brokers.all()
     return context.show(
-        request, "topic_form.html", nav="topics", title="New topic", name=None, brokers=brokers,
-        queues=8, permission=PERM_READ_WRITE, permissions=PERMISSIONS, readers=0, count=0,
-    )  # fmt: skip
+        request,
+        "topic_form.html",
+        nav="topics",
+        title="New topic",
+        name=None,
+        brokers=brokers,
+        queues=8,
+        permission=PERM_READ_WRITE,
+        permissions=PERMISSIONS,
+        readers=0,
+        count=0,
+    )
 
 
 async def create(context: PageContext, request: Request) -> Response:
@@ -123,11 +139,18 @@ async def ask_change(context: PageContext, request: Request) -> Response:
     looked = await (await context.admin()).views.topic(name)
     look = next(iter(looked.found.values()))
     return context.show(
-        request, "topic_form.html", nav="topics", title=f"Change {name}", name=name,
-        brokers=list(looked.found), queues=look.config.write_queue_nums,
-        permission=look.config.perm & PERM_READ_WRITE, permissions=PERMISSIONS,
-        readers=sum(1 for one in looked.found.values() for _ in one.readers), count=0,
-    )  # fmt: skip
+        request,
+        "topic_form.html",
+        nav="topics",
+        title=f"Change {name}",
+        name=name,
+        brokers=list(looked.found),
+        queues=look.config.write_queue_nums,
+        permission=look.config.perm & PERM_READ_WRITE,
+        permissions=PERMISSIONS,
+        readers=sum(1 for one in looked.found.values() for _ in one.readers),
+        count=0,
+    )
 
 
 async def change(context: PageContext, request: Request) -> Response:
@@ -168,10 +191,18 @@ async def ask_delete(context: PageContext, request: Request) -> Response:
     if rate:
         facts.append(f"In the last minute {rate_text(rate)} messages a second were sent to it.")
     return context.show(
-        request, "confirm.html", nav="topics", title=f"Delete {name}", facts=facts,
-        action=f"/topics/{segment(name)}/delete", back=f"/topics/{segment(name)}",
-        button=f"Delete {name}", danger=True, typed=name, fields={},
-    )  # fmt: skip
+        request,
+        "confirm.html",
+        nav="topics",
+        title=f"Delete {name}",
+        facts=facts,
+        action=f"/topics/{segment(name)}/delete",
+        back=f"/topics/{segment(name)}",
+        button=f"Delete {name}",
+        danger=True,
+        typed=name,
+        fields={},
+    )
 
 
 async def delete(context: PageContext, request: Request) -> Response:

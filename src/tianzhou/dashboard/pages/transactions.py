@@ -7,16 +7,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
+from tianzhou.client.admin.transactions import ParkedTransaction, PendingTransaction
 from tianzhou.dashboard.page_context import PageContext, field_of
 
 T = TypeVar("T", PendingTransaction, ParkedTransaction)
 
 COUNT = 200
 SAID = {
-    "commit": "committed", "rollback": "rolled back", "recheck": "asked about again",
+    "commit": "committed",
+    "rollback": "rolled back",
+    "recheck": "checked again",
     "resume": "resumed",
-}  # fmt: skip
+}
 
 
 async def listed(context: PageContext, request: Request) -> Response:
@@ -26,11 +28,19 @@ async def listed(context: PageContext, request: Request) -> Response:
     chosen, what = request.query_params.get("id", ""), request.query_params.get("do", "")
     one = _chosen(parked, chosen) if what == "resume" else _chosen(pending, chosen)
     return context.show(
-        request, "transactions.html", nav="transactions", title="Pending transactions",
-        pending=pending, count=COUNT, one=one, what=what if what in SAID else "",
-        total=sum(told.total for told in looked.found.values()), missing=looked.missing,
-        parked=parked, parked_total=sum(told.total for told in seen.found.values()),
-    )  # fmt: skip
+        request,
+        "transactions.html",
+        nav="transactions",
+        title="Pending transactions",
+        pending=pending,
+        count=COUNT,
+        one=one,
+        what=what if what in SAID else "",
+        total=sum(told.total for told in looked.found.values()),
+        missing=looked.missing,
+        parked=parked,
+        parked_total=sum(told.total for told in seen.found.values()),
+    )
 
 
 async def decide(context: PageContext, request: Request) -> Response:

@@ -1,11 +1,11 @@
-"""A tree to nested functions, which run several times faster than a walk over the tree.
+"""Compile a tree to nested functions, which run several times faster than walking the tree.
 
-Which kinds of values meet is known before any message is: a property is text or missing, everything
-else is what it was written as. So each comparison picks its way here, once.
+The types of the operands are known at compile time: a property is text or missing, and a literal
+has the type of its notation. So each comparison selects its implementation here, once.
 
-The functions are handed a message in whatever form the getters of properties understand, and raise
-NotComparable. They visit operands from left to right, each once, and leave out those that AND and
-OR do not need: an error in them must not show, because in RocketMQ it does not.
+The functions take a message in any form that the property getters accept, and raise NotComparable.
+They evaluate operands from left to right, each once, and skip those that AND and OR do not need:
+an error in a skipped operand must not be raised, because RocketMQ does not raise it either.
 """
 
 import operator
@@ -134,7 +134,7 @@ class Closures(Generic[M]):
         return _range(operand.run, (low.run, below), (high.run, above), ends=node.negated)
 
 
-# What the functions do. Null is None.
+# The compiled functions. SQL null is None.
 
 
 def _always(value: Value) -> Callable[[object], Value]:
@@ -169,7 +169,8 @@ def _not(decide: Decide[M]) -> Decide[M]:
 
 
 def _chain(parts: list[Decide[M]], *, ends: bool) -> Decide[M]:
-    """AND ends at what is false, OR at what is true. Null does not end it, but stays."""
+    """AND stops at the first false operand, OR at the first true one. A null operand does not
+    stop the evaluation, but makes the result null unless a later operand decides it."""
 
     def chain(message: M) -> bool | None:
         result: bool | None = not ends
@@ -239,7 +240,7 @@ def _range(
     run: Run[M], low: tuple[Run[M], Test], high: tuple[Run[M], Test], *, ends: bool
 ) -> Decide[M]:
     """The two comparisons of BETWEEN, joined as AND joins, or for NOT BETWEEN as OR does. The
-    operand is looked at once: twice at each of many levels would be a great many times."""
+    operand is evaluated once: twice at each of many levels would be exponential."""
 
     def within(message: M) -> bool | None:
         value = run(message)

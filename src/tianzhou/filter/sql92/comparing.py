@@ -95,7 +95,7 @@ def _numbers(compare: Test, left: Kind, right: Kind) -> Test:
 
 
 def _refuse(_one: Value, other: Value) -> bool:
-    # RocketMQ reads text as a truth only if it stands on the left.
+    # RocketMQ reads text as a boolean only on the left of an operator.
     raise NotComparable(f"{other[:40]!r} stands on the right of a condition")
 
 

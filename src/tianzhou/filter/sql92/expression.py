@@ -1,4 +1,4 @@
-"""An expression, ready to be asked about messages."""
+"""A compiled expression that is evaluated against messages."""
 
 from collections.abc import Callable
 from typing import Final
@@ -47,7 +47,7 @@ class Expression:
 
 
 def compile_sql(text: str) -> Expression:
-    """Raises FilterError if the text is no expression, or too long a one."""
+    """Compile an expression. Raises FilterError if the text is invalid or too long."""
     return Expression(text, parse(text))
 
 

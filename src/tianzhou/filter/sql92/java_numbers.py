@@ -1,7 +1,7 @@
-"""Numbers out of property values, exactly as Java reads them.
+"""Parse numbers in property values exactly as Java does.
 
-Python reads more (`1_0`, `inf`, blanks around integers) and less (`5d`, hexadecimal fractions), so
-what is a number is decided here, and Python only converts.
+Python accepts more (`1_0`, `inf`, blanks around integers) and less (`5d`, hexadecimal fractions),
+so this module decides which text is a number, and Python only converts it.
 """
 
 import math
@@ -56,7 +56,7 @@ def _within(value: bytes, low: int, high: int) -> int:
         value = _ascii_digits(value)
     if not _WHOLE.fullmatch(value):
         raise _unreadable(value, "an integer")
-    # Python refuses to convert very long strings; behind zeros may stand a short number.
+    # Python refuses to convert very long strings, but leading zeros may hide a short number.
     digits = value.lstrip(b"+-").lstrip(b"0") or b"0"
     if len(digits) <= _INT64_DIGITS:
         number = -int(digits) if value.startswith(b"-") else int(digits)

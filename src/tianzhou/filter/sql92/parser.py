@@ -1,8 +1,8 @@
-"""Tokens to a tree: recursive descent, one method for each level of precedence.
+"""Parse tokens to a tree: recursive descent, one method for each level of precedence.
 
 From loose to tight: OR; AND; `=` `<>` IS NULL; ordering, BETWEEN, IN and searches; `+` `-` NOT.
-NOT binds tightly: `NOT a = 1` is `(NOT a) = 1`, which surprises everyone once. What can never be
-compared is refused here, so that a subscriber hears of it and not just receives nothing.
+NOT binds tightly: `NOT a = 1` is `(NOT a) = 1`, which surprises everyone once. Operands that
+can never be compared are rejected here, so that a subscriber gets an error instead of no messages.
 """
 
 import math
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def parse(text: str) -> Node:
-    """Raises FilterError, with the place and what was expected there."""
+    """Parse an expression. Raises FilterError with the position and the expected token."""
     return _Parser(tokens_of(text)).whole()
 
 

@@ -14,10 +14,20 @@ END: Final = "the end"
 
 KEYWORDS: Final = frozenset(
     {
-        "AND", "BETWEEN", "CONTAINS", "ENDSWITH", "FALSE", "IN", "IS", "NOT", "NULL", "OR",
-        "STARTSWITH", "TRUE",
+        "AND",
+        "BETWEEN",
+        "CONTAINS",
+        "ENDSWITH",
+        "FALSE",
+        "IN",
+        "IS",
+        "NOT",
+        "NULL",
+        "OR",
+        "STARTSWITH",
+        "TRUE",
     }
-)  # fmt: skip
+)
 
 _PATTERN: Final = re.compile(
     r"""

@@ -1,4 +1,4 @@
-"""The tree of an expression: what was written, with nothing worked out yet."""
+"""The syntax tree of an expression, before any evaluation."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -111,7 +111,7 @@ class Find:
 
 Literal: TypeAlias = Text | Whole | Real | Truth
 Condition: TypeAlias = Truth | Not | And | Or | Compare | IsNull | Between | In | Find
-"""What is true, false or null by itself."""
+"""Nodes that evaluate to true, false or null."""
 Node: TypeAlias = Property | Text | Whole | Real | Negate | Condition
 
 

@@ -28,20 +28,12 @@ class Decoder:
 
 def good(marked: DataFrame) -> DataFrame:
     """Return the decoded rows, with the value as `body`."""
-    return (
-        marked.where(F.col(REASON).isNull())
-        .withColumn("body", F.col(VALUE))
-        .drop(VALUE, REASON)
-    )  # fmt: skip
+    return marked.where(F.col(REASON).isNull()).withColumn("body", F.col(VALUE)).drop(VALUE, REASON)
 
 
 def bad(marked: DataFrame) -> DataFrame:
     """Return the rows that could not be decoded, unchanged, with the reason."""
-    return (
-        marked.where(F.col(REASON).isNotNull())
-        .withColumnRenamed(REASON, "reason")
-        .drop(VALUE)
-    )  # fmt: skip
+    return marked.where(F.col(REASON).isNotNull()).withColumnRenamed(REASON, "reason").drop(VALUE)
 
 
 def raw() -> Decoder:

@@ -20,15 +20,24 @@ SINGLE_OBJECT_BYTES: Final = 10
 """Two bytes of marker, eight of the schema's fingerprint."""
 
 _PLAIN: Final[dict[str, T.DataType]] = {
-    "boolean": T.BooleanType(), "int": T.IntegerType(), "long": T.LongType(),
-    "float": T.FloatType(), "double": T.DoubleType(), "bytes": T.BinaryType(),
-    "string": T.StringType(), "enum": T.StringType(), "fixed": T.BinaryType(),
-}  # fmt: skip
+    "boolean": T.BooleanType(),
+    "int": T.IntegerType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "bytes": T.BinaryType(),
+    "string": T.StringType(),
+    "enum": T.StringType(),
+    "fixed": T.BinaryType(),
+}
 _LOGICAL: Final[dict[str, T.DataType]] = {
-    "date": T.DateType(), "timestamp-millis": T.TimestampType(),
-    "timestamp-micros": T.TimestampType(), "uuid": T.StringType(),
-    "local-timestamp-millis": T.TimestampNTZType(), "local-timestamp-micros": T.TimestampNTZType(),
-}  # fmt: skip
+    "date": T.DateType(),
+    "timestamp-millis": T.TimestampType(),
+    "timestamp-micros": T.TimestampType(),
+    "uuid": T.StringType(),
+    "local-timestamp-millis": T.TimestampNTZType(),
+    "local-timestamp-micros": T.TimestampNTZType(),
+}
 
 
 def avro_of(file: Path) -> Decoder:

@@ -78,11 +78,15 @@ def _single(field: Any, level: int) -> T.DataType:
             return T.TimestampType()
         return _struct(field.message_type, level + 1)
     by_cpp_type = {
-        field.CPPTYPE_INT32: T.IntegerType(), field.CPPTYPE_INT64: T.LongType(),
-        field.CPPTYPE_UINT32: T.LongType(), field.CPPTYPE_UINT64: T.DecimalType(20, 0),
-        field.CPPTYPE_DOUBLE: T.DoubleType(), field.CPPTYPE_FLOAT: T.FloatType(),
-        field.CPPTYPE_BOOL: T.BooleanType(), field.CPPTYPE_ENUM: T.StringType(),
-    }  # fmt: skip
+        field.CPPTYPE_INT32: T.IntegerType(),
+        field.CPPTYPE_INT64: T.LongType(),
+        field.CPPTYPE_UINT32: T.LongType(),
+        field.CPPTYPE_UINT64: T.DecimalType(20, 0),
+        field.CPPTYPE_DOUBLE: T.DoubleType(),
+        field.CPPTYPE_FLOAT: T.FloatType(),
+        field.CPPTYPE_BOOL: T.BooleanType(),
+        field.CPPTYPE_ENUM: T.StringType(),
+    }
     if field.type == field.TYPE_BYTES:
         return T.BinaryType()
     return by_cpp_type.get(field.cpp_type, T.StringType())

@@ -48,12 +48,15 @@ def sample_of(query: str, progress: Mapping[str, Any]) -> Sample:
     nothing: dict[str, Any] = {}
     oldest = observed.get(IN, nothing).get("oldest_ms")
     return Sample(
-        query=query, batch=int(progress["batchId"]), time_ms=end_ms,
+        query=query,
+        batch=int(progress["batchId"]),
+        time_ms=end_ms,
         rows_in=_rows_in(progress),
         rows_out=observed.get(OUT, nothing).get("rows"),
         behind=sum(_behind(source) for source in progress.get("sources", ())),
-        batch_ms=batch_ms, latency_ms=None if oldest is None else end_ms - int(oldest),
-    )  # fmt: skip
+        batch_ms=batch_ms,
+        latency_ms=None if oldest is None else end_ms - int(oldest),
+    )
 
 
 def _rows_in(progress: Mapping[str, Any]) -> int:

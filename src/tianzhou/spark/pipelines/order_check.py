@@ -25,9 +25,12 @@ NEXT: Final[dict[str, frozenset[str]]] = {
 """State to the states that may follow. The empty state is that of an unknown order."""
 
 ENGLISH: Final = {
-    "UNPAID": UNPAID, "PAID": PAID, "DELIVERING": DELIVERING, "DELIVERED": DELIVERED,
+    "UNPAID": UNPAID,
+    "PAID": PAID,
+    "DELIVERING": DELIVERING,
+    "DELIVERED": DELIVERED,
     "FAILED": FAILED,
-}  # fmt: skip
+}
 
 VIOLATION: Final = (
     "orderId string, before string, state string, expected string, topic string,"
@@ -81,20 +84,31 @@ class OrderCheck(StatefulProcessor):
 
 def _violation(order: str, before: LastMessage, row: Any) -> Row:
     return Row(
-        orderId=order, before=before.state, state=row.state,
+        orderId=order,
+        before=before.state,
+        state=row.state,
         expected=" or ".join(sorted(expected_after(before.state))) or "nothing",
-        topic=row.topic, brokerName=row.brokerName, queueId=row.queueId,
-        queueOffset=row.queueOffset, beforeQueueId=before.queue_id,
-        beforeQueueOffset=before.queue_offset, storeTimestamp=row.storeTimestamp,
-    )  # fmt: skip
+        topic=row.topic,
+        brokerName=row.brokerName,
+        queueId=row.queueId,
+        queueOffset=row.queueOffset,
+        beforeQueueId=before.queue_id,
+        beforeQueueOffset=before.queue_offset,
+        storeTimestamp=row.storeTimestamp,
+    )
 
 
 def violations(messages: DataFrame) -> DataFrame:
     """Return the violations in messages that have `body.orderId` and `body.state`."""
     rows = messages.select(
-        F.col("body.orderId").alias("orderId"), F.col("body.state").alias("state"), "topic",
-        "brokerName", "queueId", "queueOffset", "storeTimestamp",
-    )  # fmt: skip
+        F.col("body.orderId").alias("orderId"),
+        F.col("body.state").alias("state"),
+        "topic",
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        "storeTimestamp",
+    )
     return rows.groupBy("orderId").transformWithState(
         OrderCheck(), outputStructType=VIOLATION, outputMode="Append", timeMode="None"
     )

@@ -24,9 +24,12 @@ _UNKNOWN: Final = re.compile(r"unknown field `(\w+)`")
 
 # JSON terms in messages of the validator, and the YAML terms for them.
 _WORDS: Final = {
-    "object missing": "missing", "object": "mapping", "array": "list", "null": "nothing",
+    "object missing": "missing",
+    "object": "mapping",
+    "array": "list",
+    "null": "nothing",
     "invalid enum value": "there is no",
-}  # fmt: skip
+}
 
 
 def load(file: FilePath, *, given: Mapping[str, Any] | None = None) -> Pipeline:
@@ -81,9 +84,10 @@ def _explained(document: Document, error: msgspec.ValidationError) -> PipelineEr
         return document.error((*path, unknown[1]), _not_known(unknown[1], allowed, where))
     if text.startswith("Invalid value") and path[-1:] == ("type",):
         return document.error(
-            path, f"invalid type {text[14:]} of {_dotted(path[:-1])}; types are "
+            path,
+            f"invalid type {text[14:]} of {_dotted(path[:-1])}; types are "
             f"{', '.join(_tags(path[:-1], document.data))}",
-        )  # fmt: skip
+        )
     plain = text[0].lower() + text[1:]
     kind = _kind_at(path, document.data)
     if isinstance(kind, inspect.LiteralType):
@@ -170,9 +174,10 @@ def _check(document: Document, pipeline: Pipeline) -> None:
         if isinstance(sink, ParquetSink):
             _checked(document, (*here, "compactBelow"), lambda s=sink: read_size(s.compact_below))
             _checked(
-                document, (*here, "retention"),
+                document,
+                (*here, "retention"),
                 lambda s=sink: read_duration_ms(s.retention) if s.retention else None,
-            )  # fmt: skip
+            )
     trigger = pipeline.trigger
     if trigger.interval is not None and trigger.available_now:
         raise document.error(("trigger",), "trigger: set either interval or availableNow, not both")
@@ -185,9 +190,10 @@ def _check_decode(document: Document, pipeline: Pipeline) -> None:
     decode = pipeline.decode
     if decode.format == "protobuf" and not (decode.descriptor and decode.message):
         raise document.error(
-            ("decode",), "decode: protobuf needs descriptor (the file that protoc writes with "
+            ("decode",),
+            "decode: protobuf needs descriptor (the file that protoc writes with "
             "--descriptor_set_out) and message (the full name)",
-        )  # fmt: skip
+        )
     if decode.format == "avro" and decode.schema == "infer":
         raise document.error(("decode",), "decode: avro needs schema (the path of the schema file)")
 

@@ -93,9 +93,10 @@ def _expanded(text: str, path: Path, document: Document) -> str:
         value = os.environ.get(match[1], default)
         if value is None:
             raise document.error(
-                path, f"environment variable {match[1]} is not set; set it, or write "
+                path,
+                f"environment variable {match[1]} is not set; set it, or write "
                 f"${{{match[1]}:-default}}",
-            )  # fmt: skip
+            )
         return value
 
     return _VARIABLE.sub(replaced, text)

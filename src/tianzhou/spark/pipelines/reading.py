@@ -111,9 +111,13 @@ def _between(
 
 
 _STREAM_ONLY = {
-    "startingoffsets", "startingtimestamp", "maxoffsetspertrigger", "minoffsetspertrigger",
-    "maxtriggerdelay", "columns",
-}  # fmt: skip
+    "startingoffsets",
+    "startingtimestamp",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "columns",
+}
 
 _Span = tuple[plan.OffsetJson, plan.OffsetJson]
 

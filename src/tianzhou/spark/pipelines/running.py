@@ -199,7 +199,7 @@ def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list
 def is_part(pipeline: Pipeline) -> bool:
     """Return whether messages are filtered or transformed between topic and sink."""
     options = read_options_of(reading.checked_options(pipeline), is_stream=True)
-    filtered = options.tags != "*" or options.sql92 or options.columns
+    filtered = options.filter.tags != "*" or options.filter.sql92 or options.columns
     return bool(filtered or pipeline.decode.format != "raw" or pipeline.transform != Transform())
 
 

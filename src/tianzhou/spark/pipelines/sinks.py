@@ -79,9 +79,12 @@ class ToTable:
         if self.date is not None:
             rows = rows.withColumn("date", F.to_date(F.expr(self.date)))
         table.write(
-            rows, query=self.query, batch=batch, partition_by=self.partition_by,
+            rows,
+            query=self.query,
+            batch=batch,
+            partition_by=self.partition_by,
             is_part=self.is_part,
-        )  # fmt: skip
+        )
         table.compact(rows.sparkSession, files=self.compact_files, below=self.compact_below)
         if self.keep_days is not None:
             oldest_s = time.time() - self.keep_days * DAY_MS / 1000
@@ -97,11 +100,15 @@ def to_table(
         date = sink.date
     has = names | ({"date"} if date else set[str]())
     return ToTable(
-        path=path, query=query, date=date,
+        path=path,
+        query=query,
+        date=date,
         partition_by=[name for name in sink.partition_by if name in has],
-        compact_files=sink.compact_files, compact_below=read_size(sink.compact_below),
-        keep_days=_days(sink.retention), is_part=is_part,
-    )  # fmt: skip
+        compact_files=sink.compact_files,
+        compact_below=read_size(sink.compact_below),
+        keep_days=_days(sink.retention),
+        is_part=is_part,
+    )
 
 
 def _usual_date(schema: StructType) -> str | None:

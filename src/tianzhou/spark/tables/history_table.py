@@ -16,9 +16,9 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.reader import QueueRange
 from tianzhou.client.errors import TopicNotFound
-from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.queue_reader import QueueRange
 from tianzhou.spark import plan
 from tianzhou.spark.options import ReadOptions, read_options_of
 from tianzhou.spark.pushdown import CLOCK_MARGIN_MS
@@ -106,7 +106,7 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
     live = _Live()
     if cluster.options.get("nameserver"):
         live = _live(topic, cluster, archived, wanted)
-    found = [_between(spark, topic, cluster, first, last) for first, last in live.ranges]
+    found = [_between(spark, topic, cluster, offsets) for offsets in live.ranges]
     if archived.ends:
         assert cluster.archive is not None
         rows = Table(cluster.archive).read(spark, state).where(F.col("topic") == topic)
@@ -166,8 +166,9 @@ def _without(rows: DataFrame, ranges: Sequence[QueueRange]) -> DataFrame:
 
 
 def _between(
-    spark: SparkSession, topic: str, cluster: Cluster, first: plan.Offsets, last: plan.Offsets
+    spark: SparkSession, topic: str, cluster: Cluster, offsets: tuple[plan.Offsets, plan.Offsets]
 ) -> DataFrame:
+    first, last = offsets
     reader = spark.read.format("rocketmq").options(**cluster.options).option("topic", topic)
     reader = reader.option("startingOffsets", json.dumps(plan.to_json(first)))
     return reader.option("endingOffsets", json.dumps(plan.to_json(last))).load()

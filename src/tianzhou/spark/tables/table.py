@@ -87,9 +87,15 @@ class Table:
         if not is_part:
             reject_duplicates(staged.starts, state.ends, self.files.uri)
         change = Change(
-            added=self._moved(staged), query=query, batch=batch, schema=schema.json(),
-            partitions=list(partition_by), starts=staged.starts, ends=staged.ends, is_part=is_part,
-        )  # fmt: skip
+            added=self._moved(staged),
+            query=query,
+            batch=batch,
+            schema=schema.json(),
+            partitions=list(partition_by),
+            starts=staged.starts,
+            ends=staged.ends,
+            is_part=is_part,
+        )
         self._log.append(change, number)
         self._log.write_checkpoint()
 

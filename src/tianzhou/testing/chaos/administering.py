@@ -57,10 +57,13 @@ ENOUGH: Final = 5
 that found nothing must have seen some."""
 ENOUGH_S: Final = 20.0
 NOT_DONE: Final = (
-    ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION,
-    ResponseCode.INVALID_PARAMETER, ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.INVALID_PARAMETER,
+    ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-)  # fmt: skip
+)
 """Codes which mean that nothing was changed or stored."""
 
 
@@ -85,9 +88,13 @@ class Administering:
         self._dice = dice
         self._serial = 0
         self._draws: list[Callable[[], Asked]] = [
-            *[self._create_topic] * 4, self._delete_topic, *[self._create_group] * 2,
-            self._delete_group, self._reset, self._configure,
-        ]  # fmt: skip
+            *[self._create_topic] * 4,
+            self._delete_topic,
+            *[self._create_group] * 2,
+            self._delete_group,
+            self._reset,
+            self._configure,
+        ]
         if all(broker.raft_id for broker in self._brokers):
             self._draws += [self._add_learner, self._remove_learner]
         self._over = threading.Event()
@@ -105,10 +112,14 @@ class Administering:
     def _create_topic(self) -> Asked:
         topic, perm = self._dice.choice(TOPICS), self._dice.choice(("6", "7"))
         ext = {
-            "topic": topic, "defaultTopic": DEFAULT_TOPIC, "readQueueNums": str(QUEUES),
-            "writeQueueNums": str(QUEUES), "perm": perm, "topicFilterType": "SINGLE_TAG",
+            "topic": topic,
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": str(QUEUES),
+            "writeQueueNums": str(QUEUES),
+            "perm": perm,
+            "topicFilterType": "SINGLE_TAG",
             "order": "false",
-        }  # fmt: skip
+        }
         return Asked(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, b"", topic, perm)
 
     def _delete_topic(self) -> Asked:
@@ -129,9 +140,11 @@ class Administering:
     def _reset(self) -> Asked:
         topic, group = self._dice.choice(TOPICS), self._dice.choice(GROUPS)
         ext = {
-            "topic": topic, "group": group, "timestamp": self._dice.choice(("0", "-1")),
+            "topic": topic,
+            "group": group,
+            "timestamp": self._dice.choice(("0", "-1")),
             "isForce": "true",
-        }  # fmt: skip
+        }
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         return Asked(code, ext, b"", offsets_name(group, topic), ANY)
 
@@ -169,10 +182,15 @@ class Administering:
         self._serial += 1
         value, queue_id = f"{CLIENT}-{self._serial}", self._dice.randrange(QUEUES)
         fields = SendMessageV2Request(
-            producer_group=CLIENT, topic=topic, default_topic="none", queue_id=queue_id, sys_flag=0,
-            born_timestamp_ms=0, flag=0,
+            producer_group=CLIENT,
+            topic=topic,
+            default_topic="none",
+            queue_id=queue_id,
+            sys_flag=0,
+            born_timestamp_ms=0,
+            flag=0,
             properties=properties.encode({"UNIQ_KEY": value}).decode(),
-        )  # fmt: skip
+        )
         asked = Asked(RequestCode.SEND_MESSAGE_V2, fields.to_ext(), value.encode())
         began = time.monotonic()
         outcome, _, ext, _ = self._ask(broker, asked)

@@ -5,14 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tianzhou.testing.chaos.evidence import Evidence
+from tianzhou.testing.chaos.guarantees import Guarantees
 from tianzhou.testing.chaos.history import ANY, Change, History, Outcome, Placed
-from tianzhou.testing.chaos.promise import Promise
 
 
-def changes_are_linear(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+def changes_are_linear(history: History, _: Evidence, guarantees: Guarantees) -> Iterator[str]:
     """Every name has the value of the last successful change, or of a later one with an unknown
     outcome, and all members agree."""
-    if not promise.keeps_changes:
+    if not guarantees.keeps_changes:
         return
     changes: defaultdict[str, list[Change]] = defaultdict(list)
     for change in history.changes:
@@ -51,11 +51,12 @@ def _allowed(changes: list[Change]) -> list[str | None]:
     return allowed
 
 
-def refused_deletions_delete_nothing(history: History, _: Evidence, promise: Promise
-                                     ) -> Iterator[str]:  # fmt: skip
+def refused_deletions_delete_nothing(
+    history: History, _: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """Acknowledged messages of a topic exist at the end, on every member, unless a deletion of the
     topic succeeded or may have."""
-    if not promise.keeps_changes:
+    if not guarantees.keeps_changes:
         return
     deletions = _deletions(history)
     for sent in history.placed:
@@ -68,11 +69,12 @@ def refused_deletions_delete_nothing(history: History, _: Evidence, promise: Pro
                 yield f"{view.member} has {found} at {place}; {sent.value} was acknowledged there"
 
 
-def places_of_topics_name_one_message(history: History, _: Evidence, promise: Promise
-                                      ) -> Iterator[str]:  # fmt: skip
+def places_of_topics_name_one_message(
+    history: History, _: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """No two acknowledged messages have the same offset, unless the topic was deleted between
     them."""
-    if not promise.keeps_changes:
+    if not guarantees.keeps_changes:
         return
     deletions = _deletions(history)
     latest: dict[tuple[str, int, int], Placed] = {}

@@ -15,9 +15,10 @@ from tianzhou.testing.chaos.change_rules import (
     refused_deletions_delete_nothing,
 )
 from tianzhou.testing.chaos.evidence import Evidence
-from tianzhou.testing.chaos.given_up import given_up
+from tianzhou.testing.chaos.guarantees import Guarantees
 from tianzhou.testing.chaos.history import (
     Commit,
+    Delivery,
     History,
     Kind,
     Outcome,
@@ -26,9 +27,8 @@ from tianzhou.testing.chaos.history import (
     Send,
     Trouble,
 )
-from tianzhou.testing.chaos.promise import Promise
 
-Rule = Callable[[History, Evidence, Promise], Iterator[str]]
+Rule = Callable[[History, Evidence, Guarantees], Iterator[str]]
 COMPLAINTS_MAX: Final = 10
 """Complaints per rule that are shown; the rest is counted."""
 PATIENCE_S: Final = 0.9
@@ -43,10 +43,11 @@ EARLY_S: Final = 0.002
 # Messages
 
 
-def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Promise
-                                 ) -> Iterator[str]:  # fmt: skip
+def nothing_acknowledged_is_lost(
+    history: History, found: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """1. Acknowledged messages are stored at the end."""
-    if not promise.keeps_acknowledged:
+    if not guarantees.keeps_acknowledged:
         return
     stored = set(found.stored().values())
     for send in history.sends:
@@ -55,19 +56,21 @@ def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Pro
             yield f"{send.value} of {send.client} was acknowledged at {send.ended:.3f} and is gone"
 
 
-def everything_is_delivered(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+def everything_is_delivered(
+    history: History, found: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """1. Messages that are stored at the end were delivered to each group. Where an offset may be
     reused, a reader that got the earlier message at that offset has passed it."""
-    lost = given_up(history, found, promise)
-    for group in promise.groups:
+    lost = given_up(history, found, guarantees)
+    for group in guarantees.groups:
         seen = {(row.place, row.value) for row in history.deliveries if row.group == group}
-        passed = {place for place, _ in (seen & lost if promise.keeps_places else seen)}
+        passed = {place for place, _ in (seen & lost if guarantees.keeps_places else seen)}
         for place, value in found.stored().items():
             if (place, value) not in seen and place not in passed:
                 yield f"{value} at {place} was never delivered to {group}"
 
 
-def nothing_is_invented(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+def nothing_is_invented(history: History, found: Evidence, _: Guarantees) -> Iterator[str]:
     """2. Only messages that were sent and not refused are delivered or stored."""
     outcomes = {send.value: send.outcome for send in history.sends}
     shown = {row.value for row in history.deliveries}
@@ -80,7 +83,7 @@ def nothing_is_invented(history: History, found: Evidence, _: Promise) -> Iterat
             yield f"{value} was refused, and is there all the same"
 
 
-def nothing_comes_early(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+def nothing_comes_early(history: History, _: Evidence, __: Guarantees) -> Iterator[str]:
     """9. A delayed message is not seen before it is due."""
     dues = {send.value: send.due for send in history.sends if send.kind is Kind.DELAYED}
     for row in history.deliveries:
@@ -89,7 +92,7 @@ def nothing_comes_early(history: History, _: Evidence, __: Promise) -> Iterator[
             yield f"{row.value} came to {row.group} {early_s:.3f} s before it was due"
 
 
-def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+def transactions_end_as_decided(history: History, found: Evidence, _: Guarantees) -> Iterator[str]:
     """8. A message that was rolled back is never visible, on any replica; a committed message is
     stored once, however often the commit was sent."""
     shown = {row.value for row in history.deliveries}
@@ -103,13 +106,14 @@ def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -
             yield f"{send.value} was committed once and is stored {copies[send.value]} times"
 
 
-def a_place_names_one_message(history: History, found: Evidence, promise: Promise
-                              ) -> Iterator[str]:  # fmt: skip
+def a_place_names_one_message(
+    history: History, found: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """3. Responses, deliveries and all replicas agree on the message at each offset. Messages that
     an old master delivered and then gave up may differ from that, but not between its readers."""
-    if not promise.keeps_places:
+    if not guarantees.keeps_places:
         return
-    lost = given_up(history, found, promise)
+    lost = given_up(history, found, guarantees)
     said: dict[tuple[Place, bool], tuple[str, str]] = {}
     for place, value, who in _placements(history, found):
         before, speaker = said.setdefault((place, (place, value) in lost), (value, who))
@@ -128,7 +132,7 @@ def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str,
             yield place, value, replica.name
 
 
-def replicas_hold_the_same(_: History, found: Evidence, __: Promise) -> Iterator[str]:
+def replicas_hold_the_same(_: History, found: Evidence, __: Guarantees) -> Iterator[str]:
     """11. A pull returns the same from every replica of a group."""
     stored = found.stored()
     for replica in found.replicas[found.masters :]:
@@ -142,7 +146,7 @@ def replicas_hold_the_same(_: History, found: Evidence, __: Promise) -> Iterator
             yield f"{replica.name} has {place}, which its master has not"
 
 
-def logs_are_the_same_bytes(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+def logs_are_the_same_bytes(history: History, found: Evidence, _: Guarantees) -> Iterator[str]:
     """11. Replicas have the same log, byte for byte, and sound queues over it."""
     # `store verify` expects the queues of a topic that was deleted and created again to hold the
     # messages from before the deletion, which are still in the log.
@@ -168,9 +172,9 @@ def logs_are_the_same_bytes(history: History, found: Evidence, _: Promise) -> It
 # Order
 
 
-def order_is_kept(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+def order_is_kept(history: History, found: Evidence, guarantees: Guarantees) -> Iterator[str]:
     """4. A send that was answered before another started is before it in their queue."""
-    if not promise.keeps_places:
+    if not guarantees.keeps_places:
         return
     by_value = _first_places(found)
     rows: dict[Queue, list[tuple[float, float, int, str]]] = defaultdict(list)
@@ -201,17 +205,19 @@ def _overtakings(queue: Queue, sends: list[tuple[float, float, int, str]]) -> It
             yield f"{value} at {offset} of {queue} began after {holder} at {highest} was answered"
 
 
-def readers_do_not_go_back(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+def readers_do_not_go_back(
+    history: History, found: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """5. No broker sends a reader back to offsets it has already read, unless an old master gave up
     the last of them."""
-    lost = {place for place, _ in given_up(history, found, promise)}
-    for turn in history.turns if promise.keeps_places else ():
+    lost = {place for place, _ in given_up(history, found, guarantees)}
+    for turn in history.turns if guarantees.keeps_places else ():
         if Place(turn.queue, turn.asked - 1) not in lost:
             asked = f"{turn.client} asked {turn.queue} for {turn.asked}"
             yield f"{asked} and was sent back to {turn.told}"
 
 
-def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+def readers_miss_nothing(history: History, _: Evidence, __: Guarantees) -> Iterator[str]:
     """5. A group gets the offsets of a queue without a gap, except before its first."""
     seen: dict[tuple[str, Queue], set[int]] = defaultdict(set)
     for row in history.deliveries:
@@ -225,7 +231,7 @@ def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator
 # Offsets
 
 
-def offsets_do_not_go_back(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+def offsets_do_not_go_back(history: History, _: Evidence, guarantees: Guarantees) -> Iterator[str]:
     """6. While a broker runs, a group's offset on it only grows. After a fault it may fall back,
     but not below its value ten seconds before the fault."""
     last: dict[tuple[str, Queue, str], int] = {}
@@ -234,7 +240,7 @@ def offsets_do_not_go_back(history: History, _: Evidence, promise: Promise) -> I
         before, last[life] = last.get(life, 0), row.offset
         if row.offset < before and not any(
             trouble.began <= row.at
-            and row.offset >= _known_offset(history, row, trouble.began - promise.forgets_s)
+            and row.offset >= _known_offset(history, row, trouble.began - guarantees.forgets_s)
             for trouble in history.troubles
         ):
             yield f"{row.group} stood at {before} of {row.queue} and then at {row.offset}"
@@ -250,7 +256,7 @@ def _known_offset(history: History, row: Commit, time: float) -> int:
     return max(known, default=0)
 
 
-def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+def offsets_follow_deliveries(history: History, found: Evidence, _: Guarantees) -> Iterator[str]:
     """6. A group's offset does not pass messages that were not delivered to it."""
     seen: dict[tuple[str, Queue], set[int]] = defaultdict(set)
     for row in history.deliveries:
@@ -264,7 +270,9 @@ def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> 
 # Duplicates
 
 
-def copies_are_explained(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+def copies_are_explained(
+    history: History, found: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """7. A message is stored more than once only if its sender may have retried: not more often
     than its tries, and not if it was answered quickly and without a fault. Or if it was delayed,
     and after a fault the broker did not know that it had delivered it."""
@@ -275,7 +283,7 @@ def copies_are_explained(history: History, found: Evidence, promise: Promise) ->
         if count == 1 or send is None:
             continue
         if send.kind is Kind.DELAYED:
-            faults = _forgettings(send, history, promise)
+            faults = _forgettings(send, history, guarantees)
             if count > send.tries_max + faults:
                 yield f"{value}, delayed, is stored {count} times after {faults} faults"
         elif count > send.tries_max:
@@ -284,13 +292,13 @@ def copies_are_explained(history: History, found: Evidence, promise: Promise) ->
             yield f"{value} is stored {count} times, and nothing went wrong meanwhile"
 
 
-def _forgettings(send: Send, history: History, promise: Promise) -> int:
+def _forgettings(send: Send, history: History, guarantees: Guarantees) -> int:
     """Count the faults after which a delayed message may be delivered again: those shortly after it
     was due, and those shortly after such a fault, because it was delivered again then."""
-    last, count = send.due + promise.forgets_s, 0
+    last, count = send.due + guarantees.forgets_s, 0
     for trouble in sorted(history.troubles, key=lambda trouble: trouble.began):
         if send.began <= trouble.ended and trouble.began <= last:
-            last, count = trouble.ended + promise.forgets_s, count + 1
+            last, count = trouble.ended + guarantees.forgets_s, count + 1
     return count
 
 
@@ -300,7 +308,9 @@ def _is_disturbed(send: Send, history: History) -> bool:
     )
 
 
-def redeliveries_are_explained(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+def redeliveries_are_explained(
+    history: History, _: Evidence, guarantees: Guarantees
+) -> Iterator[str]:
     """7. A message is redelivered only after a fault, and only if it was recent when that began."""
     first: dict[tuple[str, Place], float] = {}
     again: Counter[tuple[str, Queue]] = Counter()
@@ -309,14 +319,14 @@ def redeliveries_are_explained(history: History, _: Evidence, promise: Promise) 
         key, at = (row.group, row.place), row.at
         if key not in first:
             first[key] = at
-            if any(_is_young(at, trouble, promise) for trouble in history.troubles):
+            if any(_is_young(at, trouble, guarantees) for trouble in history.troubles):
                 young[row.group, row.place.queue] += 1
             continue
         again[row.group, row.place.queue] += 1
         causes = [trouble for trouble in history.troubles if trouble.began <= at]
         if not causes:
             yield f"{row.value} came to {row.group} again before anything went wrong"
-        elif not any(_is_young(first[key], trouble, promise) for trouble in causes):
+        elif not any(_is_young(first[key], trouble, guarantees) for trouble in causes):
             yield f"{row.value} came to {row.group} again, {at - first[key]:.1f} s after the first"
     troubles = len(history.troubles)
     for key, count in again.items():
@@ -325,17 +335,17 @@ def redeliveries_are_explained(history: History, _: Evidence, promise: Promise) 
             yield f"{key} had {count} redeliveries; {troubles} faults explain at most {bound}"
 
 
-def _is_young(delivered_at: float, trouble: Trouble, promise: Promise) -> bool:
-    return trouble.began - promise.forgets_s <= delivered_at
+def _is_young(delivered_at: float, trouble: Trouble, guarantees: Guarantees) -> bool:
+    return trouble.began - guarantees.forgets_s <= delivered_at
 
 
 # Guarantees of synchronous replication
 
 
-def no_slave_no_promise(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+def no_slave_no_promise(history: History, _: Evidence, guarantees: Guarantees) -> Iterator[str]:
     """With synchronous replication no send is acknowledged that started and ended while no slave
     could receive it or confirm it."""
-    if not promise.waits_for_slave:
+    if not guarantees.waits_for_slave:
         return
     for trouble in history.troubles:
         for send in history.sends if trouble.severs else ():
@@ -367,12 +377,43 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def complaints(history: History, found: Evidence, promise: Promise) -> list[str]:
+def complaints(history: History, found: Evidence, guarantees: Guarantees) -> list[str]:
     """Return the complaints of all rules; an empty list means that all rules hold."""
     said: list[str] = []
     for rule in RULES:
-        of_rule = list(rule(history, found, promise))
+        of_rule = list(rule(history, found, guarantees))
         said += [f"{rule.__name__}: {text}" for text in of_rule[:COMPLAINTS_MAX]]
         if len(of_rule) > COMPLAINTS_MAX:
             said.append(f"{rule.__name__}: and {len(of_rule) - COMPLAINTS_MAX} more")
     return said
+
+
+Shown = tuple[Place, str]
+
+
+def given_up(history: History, found: Evidence, guarantees: Guarantees) -> set[Shown]:
+    """Return deliveries that no guarantee covers: an old master delivered the messages and then
+    gave them up.
+
+    A master that hangs while its slave is promoted does not know about the promotion when it
+    resumes. Until it learns of it from a NameServer and follows the new master, readers see
+    messages that only the old master has: their senders do not get SEND_OK. The old master sets
+    these messages aside, and their offsets are reused, as docs/replication.md describes under
+    promotion. All other delivered messages must be kept.
+
+    The result has offsets and values that readers got during the fault and its effects, that are
+    not stored there in the end, and that were never acknowledged.
+    """
+    if not guarantees.old_master_resumes:
+        return set()
+    stored = found.stored()
+    promised = {(send.place, send.value) for send in history.sends if send.outcome is Outcome.OK}
+
+    def is_given_up(row: Delivery) -> bool:
+        return (
+            stored.get(row.place) != row.value
+            and (row.place, row.value) not in promised
+            and any(trouble.began <= row.at <= trouble.ended for trouble in history.troubles)
+        )
+
+    return {(row.place, row.value) for row in history.deliveries if is_given_up(row)}

@@ -1,5 +1,6 @@
 """A NameServer and broker groups as processes, with every link between brokers through a proxy."""
 
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Final, Self
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos import looking
-from tianzhou.testing.chaos.disks import Disk
 from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, Server, spare_ports
 from tianzhou.testing.chaos.proxy import Proxies
 from tianzhou.testing.kit.patience import Patience
@@ -56,16 +56,58 @@ class Mode:
         return {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH"}
 
 
-MODES: Final = tuple(Mode(flush, replication) for flush in (False, True)
-                     for replication in (False, True))  # fmt: skip
+MODES: Final = tuple(
+    Mode(flush, replication) for flush in (False, True) for replication in (False, True)
+)
+
+
+FILLER: Final = "filler"
+CHUNK_BYTES: Final = 1 << 16
+
+
+class CannotMount(Exception):
+    """This machine or user may not mount file systems."""
+
+
+class Disk:
+    """A small disk that can be filled to the last byte and freed again: a file system in memory.
+
+    Mounting one requires root. As on a real disk, the data survives the process that uses it.
+    Owner: a scenario, which must unmount it.
+    """
+
+    def __init__(self, place: Path, size: int) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        options = ["-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(place)]
+        tried = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            raise CannotMount(tried.stderr.strip())
+        self._place = place
+
+    def fill(self) -> None:
+        """Fill the disk to the last byte."""
+        chunk = bytes(CHUNK_BYTES)
+        with (self._place / FILLER).open("ab", buffering=0) as file:
+            while chunk:
+                try:
+                    file.write(chunk)
+                except OSError:
+                    chunk = chunk[: len(chunk) // 2]
+
+    def free(self) -> None:
+        (self._place / FILLER).unlink()
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "-l", str(self._place)], check=True)
 
 
 class Broker:
     """One broker of a group."""
 
     def __init__(
-        self, group: str, name: str, directory: Path, nameserver: str, settings: Mapping[str, str]
+        self, group: str, directory: Path, nameserver: str, settings: Mapping[str, str]
     ) -> None:
+        """`directory` has the name of the broker."""
         port = spare_ports(2)
         self.group = group
         self.address = f"{HOST}:{port}"
@@ -76,12 +118,15 @@ class Broker:
         directory.mkdir(parents=True)
         self._conf = directory / "broker.conf"
         self._settings = {
-            **SETTINGS, "brokerName": group, "listenPort": str(port),
-            "haListenPort": str(port + 1), **settings,
-        }  # fmt: skip
+            **SETTINGS,
+            "brokerName": group,
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            **settings,
+        }
         self.configure({})
         arguments = ["-n", nameserver, "-c", str(self._conf), "--data", str(self.data), "--no-http"]
-        self.server = Server(name, ["broker", *arguments], directory)
+        self.server = Server(directory.name, ["broker", *arguments], directory)
 
     def configure(self, changes: Mapping[str, str]) -> None:
         """Change settings for the next start."""
@@ -131,7 +176,7 @@ class Cluster:
 
     def add(self, group: str, name: str, settings: Mapping[str, str]) -> Broker:
         """Add a broker without starting it."""
-        made = Broker(group, name, self.directory / name, self.nameserver, settings)
+        made = Broker(group, self.directory / name, self.nameserver, settings)
         self.brokers.append(made)
         return made
 

@@ -59,10 +59,15 @@ class Following:
             now = time.monotonic()
             if found.messages:
                 self._history.delivered(
-                    Delivery("follower", FOLLOWERS, value_in(bytes(message.body)),
-                             place_of(queue, message.queue_offset), now)
+                    Delivery(
+                        "follower",
+                        FOLLOWERS,
+                        value_in(bytes(message.body)),
+                        place_of(queue, message.queue_offset),
+                        now,
+                    )
                     for message in found.messages
-                )  # fmt: skip
+                )
                 at = found.messages[-1].queue_offset + 1
             elif found.status is PullStatus.OFFSET_ILLEGAL:
                 if found.next_offset < at:
@@ -78,13 +83,19 @@ class Membership:
     def __init__(self, history: History, nameserver: str, topic: str) -> None:
         self._history = history
         options = ConsumerOptions(
-            start_from=StartPosition.FIRST, commit_interval_s=0.5, rebalance_interval_s=2.0,
-            long_poll_s=2.0, stop_timeout_s=5.0,
-        )  # fmt: skip
+            start_from=StartPosition.FIRST,
+            commit_interval_s=0.5,
+            rebalance_interval_s=2.0,
+            long_poll_s=2.0,
+            stop_timeout_s=5.0,
+        )
         self._consumer = PushConsumer(
-            MEMBERS, nameserver=nameserver, subscribe={topic: "*"}, options=options,
+            MEMBERS,
+            nameserver=nameserver,
+            subscribe={topic: "*"},
+            options=options,
             client=reader_options("member"),
-        )  # fmt: skip
+        )
         self._consumer.listen(self._on_message)
 
     async def _on_message(self, message: ReceivedMessage) -> None:

@@ -430,9 +430,14 @@ def both(first: Fault, second: Fault) -> Fault:
             ended.result()
 
     return Fault(
-        f"{first.what}; meanwhile {second.what}", strike, repair,
-        lasts_s=second.lasts_s, stops_sends=True, touches=first.touches | second.touches, count=2,
-    )  # fmt: skip
+        f"{first.what}; meanwhile {second.what}",
+        strike,
+        repair,
+        lasts_s=second.lasts_s,
+        stops_sends=True,
+        touches=first.touches | second.touches,
+        count=2,
+    )
 
 
 def fault_named(name: str, *, is_raft: bool) -> Fault:

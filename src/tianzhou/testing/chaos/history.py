@@ -223,8 +223,11 @@ def _rows(history: History) -> Iterator[tuple[float, dict[str, Any]]]:
     for send in history.sends:
         row = asdict(send) | {"outcome": send.outcome.value, "kind": send.kind.value}
         yield send.began, {"f": "send", **row}
-    for kind, rows in (("deliver", history.deliveries), ("commit", history.commits),
-                       ("turn", history.turns)):  # fmt: skip
+    for kind, rows in (
+        ("deliver", history.deliveries),
+        ("commit", history.commits),
+        ("turn", history.turns),
+    ):
         for entry in rows:
             yield entry.at, {"f": kind, **asdict(entry)}
     for change in history.changes:

@@ -10,9 +10,8 @@ from typing import Protocol
 from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos.cluster import PAUSE_S, QUEUES, TOPIC, Cluster, wait_for
 from tianzhou.testing.chaos.consuming import GROUPS, Following, Membership, OffsetWatch
-from tianzhou.testing.chaos.deferring import Deferring
 from tianzhou.testing.chaos.history import History
-from tianzhou.testing.chaos.producing import Pace, Producing
+from tianzhou.testing.chaos.producing import Deferring, Pace, Producing
 from tianzhou.testing.kit.loop_thread import LoopThread
 from tianzhou.testing.kit.patience import Patience
 
@@ -107,8 +106,9 @@ class Load:
             last = self._history.sends[-1] if self._history.sends else "nothing was sent"
             return f"{self._history.acknowledged()} of {wanted} are acknowledged; last: {last}"
 
-        wait_for(lambda: self._is_well() and self._history.acknowledged() >= wanted,
-                 within_s, described)  # fmt: skip
+        wait_for(
+            lambda: self._is_well() and self._history.acknowledged() >= wanted, within_s, described
+        )
 
     def _is_well(self) -> bool:
         """Raise the error of a part of the load that has ended early."""

@@ -18,9 +18,11 @@ MASTER: Final = MASTER_ID
 GROUP: Final = "chaos-auditors"
 PULL_COUNT: Final = 1024
 _NOTHING: Final = (
-    ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.PULL_OFFSET_MOVED,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.PULL_OFFSET_MOVED,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
-)  # fmt: skip
+)
 
 
 def runtime(address: str) -> dict[str, str]:
@@ -94,11 +96,18 @@ def _shown(peer: BlockingPeer, topic: str, queue_id: int) -> Iterator[MessageVie
 
 def _pull(topic: str, queue_id: int, offset: int) -> dict[str, str]:
     return {
-        "consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id),
-        "queueOffset": str(offset), "maxMsgNums": str(PULL_COUNT), "sysFlag": "4",
-        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
-        "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
+        "consumerGroup": GROUP,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(PULL_COUNT),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
 
 
 def committed(address: str, group: str, topic: str, queue_id: int) -> int | None:

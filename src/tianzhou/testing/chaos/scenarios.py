@@ -18,10 +18,10 @@ from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.checkers import complaints
 from tianzhou.testing.chaos.cluster import Mode, wait_for
 from tianzhou.testing.chaos.faults import PROMOTIONS, Fault, fault_named
+from tianzhou.testing.chaos.guarantees import Guarantees
 from tianzhou.testing.chaos.history import History, Kind, Outcome, Trouble
 from tianzhou.testing.chaos.load import Foreigners, Load
 from tianzhou.testing.chaos.producing import Pace
-from tianzhou.testing.chaos.promise import Promise
 from tianzhou.testing.chaos.stage import Shape, Stage, set_up
 
 BEFORE: Final = 300
@@ -82,19 +82,22 @@ class Scenario:
     def kills_masters(self) -> bool:
         return bool(self.rounds) or self.what.stops_sends
 
-    def promise(self, groups: tuple[str, ...]) -> Promise:
+    def guarantees(self, groups: tuple[str, ...]) -> Guarantees:
         """A promotion gives up messages that only the old master had: without synchronous
         replication these may be acknowledged ones. All other faults keep all acknowledged messages,
         in all modes."""
         waits = self.mode.sync_replication and self.shape is shapes.pair
         faults = self.fault.split("+")
         keeps = waits or PROMOTIONS.isdisjoint(faults)
-        return Promise(
-            groups, keeps_acknowledged=keeps, keeps_places=keeps, waits_for_slave=waits,
+        return Guarantees(
+            groups,
+            keeps_acknowledged=keeps,
+            keeps_places=keeps,
+            waits_for_slave=waits,
             old_master_resumes="depose" in faults,
             # A slave requests tables periodically: a promotion may revert to slightly older ones.
             keeps_changes=self.is_raft or PROMOTIONS.isdisjoint(faults),
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)
@@ -163,8 +166,8 @@ class Play:
     @property
     def _may_pass_places(self) -> bool:
         """Whether readers may have passed an offset before it was reused."""
-        promise = self.scenario.promise(())
-        return promise.old_master_resumes or not promise.keeps_places
+        guarantees = self.scenario.guarantees(())
+        return guarantees.old_master_resumes or not guarantees.keeps_places
 
     def _suffer(self, stage: Stage, load: Load) -> None:
         fault, history = self.scenario.what, self.history
@@ -225,10 +228,10 @@ class Play:
             kind: sum(send.kind is kind and send.outcome is Outcome.OK for send in history.sends)
             for kind in Kind
         }
-        promise = self.scenario.promise(groups)
+        guarantees = self.scenario.guarantees(groups)
         # Where offsets may be reused, the rules decide which missing messages are errors.
         said = [] if self._may_pass_places else self._said
-        said = said + complaints(history, found, promise)
+        said = said + complaints(history, found, guarantees)
         if said:
             raise ScenarioFailed("\n".join(said))
         # Rules without complaints prove something only if enough was sent. This check comes after
@@ -249,3 +252,77 @@ class Play:
             f"scenario {self.scenario.name}, seed {self.report.seed}; its history: {path}\n"
             f"replay: make chaos ONLY={self.scenario.name} SEED={self.report.seed}"
         )
+
+
+PACE: Final = Pace(producers=6, per_second=40.0)
+BETWEEN: Final = 60
+"""Acknowledged sends between two kills."""
+MEDIAN_S_MAX: Final = 2.0
+P99_S_MAX: Final = 5.0
+
+
+def failovers(rank: int, rounds: int) -> Scenario:
+    return Scenario(f"failovers-{rank}", Mode(), shapes.raft, PACE, rounds)
+
+
+def waits(history: History, since: float) -> dict[str, float]:
+    """Return how long each client waited for its next acknowledged send that started after
+    `since`."""
+    found: dict[str, float] = {}
+    with history.adding:
+        for send in reversed(history.sends):
+            if send.began < since and send.ended < since:
+                break
+            if send.outcome is Outcome.OK and send.kind is Kind.PLAIN and send.began >= since:
+                found[send.client] = send.ended - since
+    return found
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the smallest value that this share of values does not exceed."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+class FailoverPlay(Play):
+    """Kills the leaders of a Raft group and measures how long clients are without one."""
+
+    def _suffer(self, stage: Stage, load: Load) -> None:
+        for number in range(self.scenario.rounds):
+            self.tell(f"kill {number + 1} of {self.scenario.rounds}")
+            load.wait_acknowledged(BETWEEN, WITHIN_S)
+            stage.find_masters()
+            self._fail_over(stage)
+        load.wait_acknowledged(BETWEEN, WITHIN_S)
+        self.report.silence_s = max(self.report.failovers_s)
+        median = percentile(self.report.failovers_s, 0.5)
+        slowest = percentile(self.report.failovers_s, 0.99)
+        assert median <= MEDIAN_S_MAX, f"median {median:.2f} s: {self.report.failovers_s}"
+        assert slowest <= P99_S_MAX, f"99th percentile {slowest:.2f} s: {self.report.failovers_s}"
+
+    def _fail_over(self, stage: Stage) -> None:
+        killed, history = stage.master, self.history
+        began = time.monotonic()
+        killed.server.kill()
+        count = self.scenario.pace.producers
+        wait_for(
+            lambda: len(waits(history, began)) == count,
+            WITHIN_S,
+            lambda: f"only {sorted(waits(history, began))} send again",
+        )
+        self.report.failovers_s += waits(history, began).values()
+        stage.cluster.start([killed])
+        stage.find_masters()
+        end = stage.master.log_end()
+        wait_for(
+            lambda: killed.log_end() >= end, WITHIN_S, lambda: f"{killed.name} is behind {end}"
+        )
+        history.troubles.append(Trouble("kill -9 of the leader", began, time.monotonic()))
+
+
+def play_of(
+    scenario: Scenario, directory: Path, seed: int, foreigners: Foreigners | None = None
+) -> Play:
+    """Create the play for a scenario."""
+    kind = FailoverPlay if scenario.rounds else Play
+    return kind(scenario, directory, seed, foreigners)

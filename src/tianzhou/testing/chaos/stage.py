@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from tianzhou.testing.chaos import logs, looking
+from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.cluster import QUEUES, TOPIC, Broker, Cluster, Mode, wait_for
 from tianzhou.testing.chaos.consuming import MEMBERS
-from tianzhou.testing.chaos.evidence import Evidence, Replica
+from tianzhou.testing.chaos.evidence import Evidence, Replica, sum_up
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.processes import HOST, spare_ports
 from tianzhou.testing.chaos.proxy import Link
@@ -93,9 +93,10 @@ class Stage:
         if self.has_slaves:
             at, count = self.master.address, len(self.groups[0]) - 1
             wait_for(
-                lambda: looking.slaves_in_sync(at) == count, LEADER_S,
+                lambda: looking.slaves_in_sync(at) == count,
+                LEADER_S,
                 lambda: f"{looking.slaves_in_sync(at)} of {count} slaves follow",
-            )  # fmt: skip
+            )
 
     # At the end
 
@@ -138,7 +139,7 @@ class Stage:
         }
         self.cluster.stop_all()
         sums = tuple(
-            tuple(logs.sum_up(broker.name, broker.data, TOPIC, end) for broker in group)
+            tuple(sum_up(broker.name, broker.data, TOPIC, end) for broker in group)
             for group, end in zip(self.groups, self._level_ends, strict=True)
         )
         return Evidence(replicas, len(masters), sums, committed)
@@ -150,9 +151,10 @@ def _scan(broker: Broker) -> dict[Place, str]:
 
 def _wait_equal(one: Broker, other: Broker, measure: Callable[[Broker], int]) -> None:
     wait_for(
-        lambda: measure(one) == measure(other) > 0, LEVEL_S,
+        lambda: measure(one) == measure(other) > 0,
+        LEVEL_S,
         lambda: f"{one.name} has {measure(one)}, {other.name} {measure(other)}",
-    )  # fmt: skip
+    )
 
 
 Shape = Callable[[Cluster, Mode, Random], Stage]
@@ -201,9 +203,12 @@ def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
         peers = {other: link.address for (one, other), link in links.items() if one == name}
         peers[name] = at[name]
         settings = {
-            "raft_enabled": "true", "raft_group": "raft-a", "raft_id": name, "raft_new": "true",
+            "raft_enabled": "true",
+            "raft_group": "raft-a",
+            "raft_id": name,
+            "raft_new": "true",
             "raft_peers": ";".join(f"{other}={peers[other]}" for other in names),
-        }  # fmt: skip
+        }
         members[name] = cluster.add("raft-a", f"raft-a-{name}", settings)
         members[name].raft_id, members[name].raft_address = name, at[name]
     edges = [Edge(members[one], members[other], link) for (one, other), link in links.items()]

@@ -6,9 +6,8 @@ from typing import Final
 
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.cluster import MODES, Mode
-from tianzhou.testing.chaos.failovers import failovers
 from tianzhou.testing.chaos.faults import FAULTS, NEEDS_SMALL_DISKS, RAFT_FAULTS, can_be_both
-from tianzhou.testing.chaos.scenarios import Scenario
+from tianzhou.testing.chaos.scenarios import Scenario, failovers
 
 SAFE_AND_FAST: Final = (Mode(), Mode(sync_flush=True, sync_replication=True))
 DOUBLES_DRAWN: Final = 40

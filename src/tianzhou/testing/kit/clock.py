@@ -19,6 +19,10 @@ class KitClock:
 
     `now_ms` is the initial time; by default it is the machine's. With `held` the clock starts
     stopped. It may be used from any thread and shared by several brokers.
+
+        clock = KitClock(held=True)
+        with running_broker(clock=clock) as mq:
+            clock.advance(minutes=5)
     """
 
     def __init__(self, now_ms: int | None = None, *, held: bool = False) -> None:
@@ -35,6 +39,7 @@ class KitClock:
         return _system_ms() + self._ahead_ms if held_ms is None else held_ms
 
     def monotonic_s(self) -> float:
+        """Return real seconds, which a test cannot move."""
         return time.monotonic()
 
     def advance(
@@ -73,7 +78,7 @@ class KitClock:
                 self._held_ms = _system_ms() + self._ahead_ms
 
     def resume(self) -> None:
-        """Let the clock run again from the time at which it stands."""
+        """Let the clock run again from the time at which it stopped."""
         with self._lock:
             if self._held_ms is not None:
                 self._ahead_ms = self._held_ms - _system_ms()

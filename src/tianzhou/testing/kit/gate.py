@@ -173,6 +173,10 @@ def _only(batch: FrameBatch, index: int) -> FrameBatch:
     """Return one frame of a batch as a batch, with the same positions."""
     end = index + 1
     return FrameBatch(
-        batch.data, batch.view, batch.headers[index:end], batch.bodies[index:end],
-        batch.ends[index:end], batch.serialise_types[index:end],
-    )  # fmt: skip
+        batch.data,
+        batch.view,
+        batch.headers[index:end],
+        batch.bodies[index:end],
+        batch.ends[index:end],
+        batch.serialise_types[index:end],
+    )

@@ -71,9 +71,13 @@ def run_patiently(command: Sequence[str], patience: Patience) -> subprocess.Comp
     """Run a command to its end, with its output and errors as one text and nothing to read.
     TimeoutExpired: the time is up, and the command was killed."""
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace",
-    ) as process:  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
         while True:
             try:
                 said, _ = process.communicate(timeout=_CHECK_S)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
@@ -73,46 +73,47 @@ class RunningBroker:
         clock: KitClock | None = None,
         directory: Path | None = None,
     ) -> None:
-        self._beside = nameserver if isinstance(nameserver, RunningBroker) else None
-        self.clock = clock or (self._beside.clock if self._beside else KitClock())
+        beside = nameserver if isinstance(nameserver, RunningBroker) else None
+        self.clock = clock or (beside.clock if beside else KitClock())
         self._config = replace(
             config or BrokerConfig(), host=HOST, port=broker_port, vip_port=False
         )
         self._store_config = store_config
-        self._given_directory = directory
+        self.directory = directory or Path()
+        self._is_temporary = directory is None
         self._disk = KitDisk()
         self._gate = Gate()
-        self.faults = Faults(self._gate, self._disk, self._do, lambda: self._broker)
-        self._joined = (
-            nameserver.nameserver if isinstance(nameserver, RunningBroker) else nameserver
+        self.faults = Faults(
+            self._gate, self._disk, self._do, lambda: self._process and self._process.broker
         )
-        self._nameserver_port = nameserver_port
-        self._names: NameServer | None = None
-        self._broker: Broker | None = None
-        self._store: MessageStore | None = None
+        self._names = _NameServer(nameserver, nameserver_port)
+        self._process: _Process | None = None
         self._thread: LoopThread | None = None
-        self._stop_moving: Callable[[], None] = lambda: None
+        self._clean_up = contextlib.ExitStack()
+        """Run after the broker has stopped."""
 
     # Starting and stopping
 
     def start(self) -> Self:
-        """Start the broker; after `stop` or `kill`, on the same ports with the same store. Raises
-        UsageError if it is already running."""
-        if self._broker is not None:
+        """Start the broker; after `stop` or `kill`, on the same ports with the same store.
+
+        Raises UsageError if it is already running.
+        """
+        if self._process is not None:
             raise UsageError(f"the broker at {self.broker} is already running")
         self._check_name()
         if self._thread is None:
             self._open()
         thread = self._running_thread()
-        if self._joined is None and self._names is None:
+        if not self._names.is_running:
             self.start_nameserver()
         thread.run(self._start_broker())
         return self
 
     def _check_name(self) -> None:
         """Check for a second broker of the same name: clients would find only the last one."""
-        other = self._beside
-        if other is None or other._broker is None:
+        other = self._names.beside
+        if other is None or other._process is None:
             return
         mine, its = self._config, other._config
         if (mine.name, mine.broker_id) == (its.name, its.broker_id):
@@ -123,8 +124,10 @@ class RunningBroker:
 
     def _open(self) -> None:
         self._thread = LoopThread("tianzhou-testing")
-        self.directory = self._given_directory or Path(tempfile.mkdtemp(prefix="tianzhou-test-"))
-        self._stop_moving = self.clock.on_move(self._catch_up)
+        if self._is_temporary:
+            self.directory = Path(tempfile.mkdtemp(prefix="tianzhou-test-"))
+            self._clean_up.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self._clean_up.callback(self.clock.on_move(self._catch_up))
 
     async def _start_broker(self) -> None:
         config = replace(self._config, nameservers=self.nameserver)
@@ -135,19 +138,19 @@ class RunningBroker:
         # Clients reconnect to the same port.
         self._config = replace(self._config, port=broker.port)
         await broker.start()
-        self._broker, self._store = broker, store
+        self._process = _Process(broker, store)
 
     def stop(self) -> None:
-        """Stop gracefully: pending requests are answered, everything is saved."""
+        """Stop gracefully: pending requests get their responses, everything is saved."""
         broker = self._running()
-        self._broker = None
+        self._process = None
         self._running_thread().run(broker.close())
 
     def kill(self) -> None:
         """Stop like a killed process. Acknowledged messages are stored; offsets that consumers
         committed in the last seconds are lost."""
         broker = self._running()
-        self._broker = None
+        self._process = None
         self._do(broker.abort)
 
     def restart(self) -> None:
@@ -156,23 +159,23 @@ class RunningBroker:
         self.start()
 
     def start_nameserver(self) -> None:
-        """Start the NameServer again after `stop_nameserver`."""
-        if self._joined is not None or self._names is not None:
-            raise UsageError(f"the NameServer at {self.nameserver} is already running")
-        self._names = self._running_thread().run(self._start_names())
+        """Start the NameServer again after `stop_nameserver`.
 
-    async def _start_names(self) -> NameServer:
-        names = NameServer(NameServerConfig(), self.clock)
-        self._nameserver_port = await names.start(HOST, self._nameserver_port)
-        return names
+        Raises UsageError if it is already running.
+        """
+        if self._names.is_running:
+            raise UsageError(f"the NameServer at {self.nameserver} is already running")
+        self._running_thread().run(self._names.start(self.clock))
 
     def stop_nameserver(self) -> None:
-        """Stop the NameServer. The broker keeps running, and registers again within two seconds of
-        the next start of the NameServer."""
-        names, self._names = self._names, None
-        if names is None:
+        """Stop the NameServer. The broker keeps running.
+
+        The broker registers again within two seconds of the next start of the NameServer. Raises
+        UsageError if the NameServer is not running, or is another broker's.
+        """
+        if self._names.server is None:
             raise UsageError("the NameServer of this broker is not running")
-        self._running_thread().run(names.close())
+        self._running_thread().run(self._names.stop())
 
     def close(self) -> None:
         """Stop everything and delete the directory, unless it was given."""
@@ -181,19 +184,17 @@ class RunningBroker:
             return
         self._disk.is_full = False  # an active fault must not hide why the test failed
         with contextlib.ExitStack() as stack:  # every step runs even if another fails
-            if self._given_directory is None:
-                stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             stack.callback(self._end_loop, thread)
-            if self._names is not None:
+            if self._names.server is not None:
                 stack.callback(self.stop_nameserver)
-            if self._broker is not None:
+            if self._process is not None:
                 stack.callback(self.stop)
         assert not thread.errors, f"the broker had unreported errors: {thread.errors}"
 
     def _end_loop(self, thread: LoopThread) -> None:
-        self._stop_moving()
         self._thread = None
-        thread.close()
+        with self._clean_up:
+            thread.close()
 
     def __enter__(self) -> Self:
         return self._guarded_start()
@@ -228,8 +229,8 @@ class RunningBroker:
 
     @property
     def nameserver(self) -> str:
-        """`host:port`, for clients."""
-        return self._joined or f"{HOST}:{self._nameserver_port}"
+        """The address of the NameServer as `host:port`, for clients."""
+        return self._names.address
 
     @property
     def broker(self) -> str:
@@ -238,12 +239,13 @@ class RunningBroker:
 
     @property
     def name(self) -> str:
+        """The name of the broker."""
         return self._config.name
 
     # Topics
 
     def create_topic(self, name: str, *, queues: int = 4) -> None:
-        """Create a topic. Clients can use it when this returns."""
+        """Create a topic with this many queues. Clients can use it when this returns."""
         topic = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         broker = self._running()
         self._do(lambda: broker.parts.topics.put(topic))
@@ -272,9 +274,11 @@ class RunningBroker:
     def record_deliveries(self) -> Deliveries:
         """Record what consumers receive from now on, until the block ends.
 
-        with mq.record_deliveries() as given:
-            ...
-        assert [message.body for message in given.to("billing", "orders")] == [b"two apples"]
+        The result lists the messages that the broker sent, by group and topic.
+
+            with mq.record_deliveries() as given:
+                ...
+            assert [message.body for message in given.to("billing", "orders")] == [b"two apples"]
         """
 
         def end(notes: Deliveries) -> None:
@@ -286,7 +290,7 @@ class RunningBroker:
 
     def describe(self) -> str:
         """Return topics, last messages, groups and clients as text."""
-        if self._broker is None:
+        if self._process is None:
             return "the broker is not running"
         return self._look(inspection.describe)
 
@@ -302,7 +306,7 @@ class RunningBroker:
         Raises AssertionError with `what` and the state of the broker after `within_s` seconds; a
         busy machine gets more time.
 
-        mq.wait_until(lambda: mq.lag("billing", "orders") == 0)
+            mq.wait_until(lambda: mq.lag("billing", "orders") == 0)
         """
         return waiting.wait_until(look, self.describe, within_s=within_s, what=what)
 
@@ -313,14 +317,13 @@ class RunningBroker:
         within_s: float = WITHIN_S,
         what: str = "the condition",
     ) -> T:
-        """Like `wait_until`, for coroutines."""
+        """Wait like `wait_until`, in a coroutine. Raises AssertionError."""
         return await waiting.until(look, self.describe, within_s=within_s, what=what)
 
     # The loop
 
     def _look(self, look: Callable[[Broker, MessageStore], T]) -> T:
-        broker, store = self._running(), self._store
-        assert store is not None, "a broker has a store"
+        broker, store = self._running_process()
 
         def looked() -> T:
             broker.parts.writer.catch_up()
@@ -329,21 +332,64 @@ class RunningBroker:
         return self._do(looked)
 
     def _catch_up(self) -> None:
-        if self._broker is not None:
-            self._do(self._broker.catch_up)
+        if self._process is not None:
+            self._do(self._process.broker.catch_up)
 
     def _do(self, work: Callable[[], T], /) -> T:
         return self._running_thread().call(work)
 
     def _running(self) -> Broker:
-        if self._broker is None:
+        return self._running_process().broker
+
+    def _running_process(self) -> "_Process":
+        if self._process is None:
             raise UsageError("the broker is not running; start it first")
-        return self._broker
+        return self._process
 
     def _running_thread(self) -> LoopThread:
         if self._thread is None:
             raise UsageError("the broker was never started, or is closed")
         return self._thread
+
+
+class _Process(NamedTuple):
+    """What a broker process would own, from its start until it is stopped or killed."""
+
+    broker: Broker
+    store: MessageStore
+
+
+class _NameServer:
+    """The NameServer of a test broker: its own, or an existing one.
+
+    `beside` is the test broker whose NameServer is shared, `server` the own one while it runs.
+    """
+
+    def __init__(self, existing: RunningBroker | str | None, port: int) -> None:
+        self.beside = existing if isinstance(existing, RunningBroker) else None
+        self.server: NameServer | None = None
+        self._existing = existing.nameserver if isinstance(existing, RunningBroker) else existing
+        self._port = port
+
+    @property
+    def address(self) -> str:
+        return self._existing or f"{HOST}:{self._port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is nothing to start. An existing NameServer counts as running."""
+        return self._existing is not None or self.server is not None
+
+    async def start(self, clock: KitClock) -> None:
+        """Start the own NameServer; again on the same port after `stop`."""
+        server = NameServer(NameServerConfig(), clock)
+        self._port = await server.start(HOST, self._port)
+        self.server = server
+
+    async def stop(self) -> None:
+        server, self.server = self.server, None
+        assert server is not None, "only a running NameServer is stopped"
+        await server.close()
 
 
 running_broker = RunningBroker

@@ -10,7 +10,7 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.store.incidents import LOG_BEGINS_LATE, LOG_QUARANTINED, OFFSETS_SET_BACK
 from tianzhou.store.queues import DELETED
 from tianzhou.store.store import MessageStore
-from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent, clamped
+from tianzhou.testing.sim.workload import ALL, GROUP, Guarantees, Sent, clamped
 
 
 class Broken(AssertionError):
@@ -59,14 +59,14 @@ class History:
         self.ends = {one.end for one in sent}
 
 
-def check(store: MessageStore, history: History, promise: Promise, required: int) -> None:
+def check(store: MessageStore, history: History, guarantees: Guarantees, required: int) -> None:
     """Check that every message below `required` exists, that further messages are a prefix of what
     was sent, and that index, offsets and report agree."""
-    check_log(store, history, promise, required)
+    check_log(store, history, guarantees, required)
     for queue in {*history.by_queue, *(one.key for one in store.queues)}:
-        check_queue(store, history.by_queue.get(queue, []), queue, promise)
+        check_queue(store, history.by_queue.get(queue, []), queue, guarantees)
     check_index(store, history)
-    check_offsets(store, promise)
+    check_offsets(store, guarantees)
     check_deleted(store)
 
 
@@ -76,13 +76,13 @@ def check_deleted(store: MessageStore) -> None:
     demand(not left, f"files of deleted queues are still there: {left}")
 
 
-def check_log(store: MessageStore, history: History, promise: Promise, required: int) -> None:
+def check_log(store: MessageStore, history: History, guarantees: Guarantees, required: int) -> None:
     log, report = store.log, store.recovered
     end = log.end
     demand(end >= required, f"the log ends at {end}; up to {required} was acknowledged")
     demand(
-        log.min_offset <= promise.minimum,
-        f"the log begins at {log.min_offset}; nothing behind {promise.minimum} was removed",
+        log.min_offset <= guarantees.minimum,
+        f"the log begins at {log.min_offset}; nothing behind {guarantees.minimum} was removed",
     )
     demand(
         end in history.ends or end % log.file_bytes == 0, f"the log ends within a record, at {end}"
@@ -106,13 +106,15 @@ def check_log(store: MessageStore, history: History, promise: Promise, required:
         )
 
 
-def check_queue(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> None:
+def check_queue(
+    store: MessageStore, sent: list[Sent], queue: QueueKey, guarantees: Guarantees
+) -> None:
     found = contents_of(store, queue)
     wanted = [
         _expected(store, [one for one in sent if one.start >= floor])
-        for floor in _floors(store, sent, queue, promise)
+        for floor in _floors(store, sent, queue, guarantees)
     ]
-    # An empty queue may begin late, because names of files are lost one by one; never too early.
+    # An empty queue may start late, because names of files are lost one by one; never too early.
     is_late = found.first == found.end and any(not w.records and w.end <= found.end for w in wanted)
     demand(
         is_late or found in wanted,
@@ -125,11 +127,13 @@ def _short(contents: Contents) -> str:
     return f"{contents.first}..{contents.end} ({len(contents.records)} bytes)"
 
 
-def _floors(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> list[int]:
+def _floors(
+    store: MessageStore, sent: list[Sent], queue: QueueKey, guarantees: Guarantees
+) -> list[int]:
     """Where the queue may start. A topic whose deletion was confirmed never reappears. One whose
     deletion a crash interrupted may; if its next message has a rank above 0, it did."""
     floors = [0]
-    for deletion in promise.deletions:
+    for deletion in guarantees.deletions:
         if deletion.topic == queue.topic:
             later = (
                 one.queue_offset
@@ -175,7 +179,7 @@ def check_index(store: MessageStore, history: History) -> None:
             demand(one.start in found, f"the index does not find {one.key} at {one.start}: {found}")
 
 
-def check_offsets(store: MessageStore, promise: Promise) -> None:
+def check_offsets(store: MessageStore, guarantees: Guarantees) -> None:
     """The saved consumer offsets are those saved last, none beyond the end of its queue."""
     found = store.tables.consumer_offsets.load().offset_table
     for name, row in found.items():
@@ -184,5 +188,5 @@ def check_offsets(store: MessageStore, promise: Promise) -> None:
         for queue_id, offset in row.items():
             end = store.max_offset(queue_key(topic, queue_id))
             demand(offset <= end, f"{name} stands at {offset}; queue {queue_id} ends at {end}")
-    wanted = [clamped(store, offsets) for offsets in promise.committed]
+    wanted = [clamped(store, offsets) for offsets in guarantees.committed]
     demand(found in wanted, f"offsets {found} were found; expected {wanted}")

@@ -30,7 +30,7 @@ from tianzhou.testing.sim.disk_checks import (
     demand,
 )
 from tianzhou.testing.sim.disk_images import CrashPoint, Image, build, fingerprint, plans
-from tianzhou.testing.sim.workload import HOST, QUEUES, ROOT, Promise, Sent, Workload
+from tianzhou.testing.sim.workload import HOST, QUEUES, ROOT, Guarantees, Sent, Workload
 
 STEPS: Final = 32
 IMAGES_PER_CUT: Final = 6
@@ -112,24 +112,24 @@ class Explorer:
         return len(self._seen) > count
 
     def _crash(self, place: Place, image: Image) -> None:
-        rank, promise = self.images, self.workload.cuts[place.cut].promise
-        store = self._check(place, image, promise)
+        rank, guarantees = self.images, self.workload.cuts[place.cut].guarantees
+        store = self._check(place, image, guarantees)
         # Records that were cut off could reappear, so these images are tested more often.
         if rank % (LIFE_EVERY if store.recovered.cut_at is None else LIFE_AFTER_CUT_EVERY) == 0:
             with _told(place):
                 self.live_on(image)
         if rank % NESTED_EVERY == 0:
-            self._crash_again(place, image, promise)
+            self._crash_again(place, image, guarantees)
 
     def crash_rebuild(self, cuts: int) -> None:
         """Rebuild all derived files after the workload, and crash during the rebuild."""
         last = (len(self.workload.cuts) - 1) // 2 * 2
         cut, place = self.workload.cuts[last], Place(self.seed, last, 1)
         image = _image(cut.point, _seed(self.seed, last), 1)
-        self._crash_again(place, image, cut.promise, cuts=cuts, images=6)
+        self._crash_again(place, image, cut.guarantees, cuts=cuts, images=6)
 
     def _crash_again(
-        self, place: Place, image: Image, promise: Promise, *, cuts: int = 8, images: int = 4
+        self, place: Place, image: Image, guarantees: Guarantees, *, cuts: int = 8, images: int = 4
     ) -> None:
         """Crash during recovery, at some of its calls."""
         points = self._points_of_recovery(place, image)
@@ -139,7 +139,7 @@ class Explorer:
                 nested = build(points[nested_cut], plan)
                 if self._is_new(nested):
                     at = place._replace(nested_cut=nested_cut, nested_image=number)
-                    self._check(at, nested, promise)
+                    self._check(at, nested, guarantees)
                     self.nested += 1
 
     def _points_of_recovery(self, place: Place, image: Image) -> list[CrashPoint]:
@@ -156,7 +156,7 @@ class Explorer:
         if place.nested_cut >= 0:
             point = self._points_of_recovery(place, image)[place.nested_cut]
             image = _image(point, str(place._replace(nested_cut=-1)), place.nested_image)
-        self._check(place, image, cut.promise)
+        self._check(place, image, cut.guarantees)
         with _told(place):
             self.live_on(image)
 
@@ -166,13 +166,13 @@ class Explorer:
         config, clock = self.workload.config, self.workload.clock
         return MessageStore(disk, ROOT, config, clock, rebuild=rebuild)
 
-    def _check(self, place: Place, image: Image, promise: Promise) -> MessageStore:
+    def _check(self, place: Place, image: Image, guarantees: Guarantees) -> MessageStore:
         # The first image of a cut is that of a killed process: nothing may be missing.
         killed = place.image == 0 and place.nested_cut < 0
-        required = max(promise.flushed, promise.appended) if killed else promise.flushed
+        required = max(guarantees.flushed, guarantees.appended) if killed else guarantees.flushed
         with _told(place):
             store = self.open(SimDisk(image))
-            check(store, self.history, promise, required)
+            check(store, self.history, guarantees, required)
         return store
 
     def live_on(self, image: Image) -> None:
@@ -209,7 +209,7 @@ class Explorer:
         demand(plan > 1 or not report.rebuilt, f"a whole checkpoint was not enough: {report}")
         found = all_contents(store)
         # After a rebuild a deleted topic reappears until its records expire, as the log has them.
-        gone = {one.topic for one in self.workload.promise.deletions if report.rebuilt}
+        gone = {one.topic for one in self.workload.guarantees.deletions if report.rebuilt}
         for queue in {*found, *contents}:
             known = contents.get(queue)
             demand(

@@ -34,9 +34,14 @@ class Run:
 
     def __init__(self, mode: FlushMode, fault: Fault | None = None, *, drops: bool = False) -> None:
         self.config = StoreConfig(
-            commit_log_file_bytes=2048, consume_queue_file_bytes=20 * 4, index_slots=4,
-            index_entries=12, commit_log_preallocate_bytes=512, flush_mode=mode, retention_hours=1,
-        )  # fmt: skip
+            commit_log_file_bytes=2048,
+            consume_queue_file_bytes=20 * 4,
+            index_slots=4,
+            index_entries=12,
+            commit_log_preallocate_bytes=512,
+            flush_mode=mode,
+            retention_hours=1,
+        )
         self.clock = ManualClock()
         self.disk = SimDisk()
         self.disk.failed_sync_drops = drops
@@ -116,8 +121,10 @@ class Run:
             self.errors.append(error)
             text = f"{error} {error.__cause__}"
             is_clear = "failed: [Errno" in text or "out of memory" in text
-            demand(is_clear or isinstance(error, DiskFull),
-                   f"the error does not name the cause: {error!r}")  # fmt: skip
+            demand(
+                is_clear or isinstance(error, DiskFull),
+                f"the error does not name the cause: {error!r}",
+            )
             return None
 
     def _send(self, store: MessageStore, step: int) -> None:

@@ -1,6 +1,6 @@
 """Every state in which a loss of power may leave a disk.
 
-A crash point holds what was on the medium at one moment, and the changes that were not synced. An
+A crash point holds what was on the medium at one time, and the changes that were not synced. An
 image is one legal outcome: each change was kept, lost, or torn. What was synced is always there;
 names are lost or come back unless their directory was synced; a file may have its new length and
 not its bytes.
@@ -37,7 +37,7 @@ class Fate(enum.Enum):
     TORN_AT_BYTE = enum.auto()
     TORN_AT_SECTOR = enum.auto()
     SCATTERED = enum.auto()
-    """Some of its sectors were written."""
+    """Only some of the sectors were written."""
     ZEROED = enum.auto()
     """The length was written, the bytes were not."""
     GARBAGE = enum.auto()
@@ -45,18 +45,22 @@ class Fate(enum.Enum):
 
 
 _TEARS: Final = (
-    Fate.TORN_AT_BYTE, Fate.TORN_AT_SECTOR, Fate.SCATTERED, Fate.ZEROED, Fate.GARBAGE,
-)  # fmt: skip
+    Fate.TORN_AT_BYTE,
+    Fate.TORN_AT_SECTOR,
+    Fate.SCATTERED,
+    Fate.ZEROED,
+    Fate.GARBAGE,
+)
 
 Plan = Sequence[tuple[Fate, int]]
-"""For every change its fate, and a number from which the place of a tear is taken."""
+"""The fate of every change, and a number that determines the position of a tear."""
 
 
 class FrozenFile(NamedTuple):
     durable: bytes
     pending: tuple[Change, ...]
     first: int
-    """Rank of its first change among all changes of the crash point."""
+    """The rank of the first change among all changes of the crash point."""
 
 
 class FrozenDirectory(NamedTuple):
@@ -76,7 +80,7 @@ class CrashPoint(NamedTuple):
 
 
 def crash_point(root: Directory, call: int) -> CrashPoint:
-    """Freeze what is on the medium and what is not yet."""
+    """Freeze the content of the medium and the pending changes."""
     point = CrashPoint(FrozenDirectory({}, [], 0), [], [], call)
     return point._replace(root=_freeze_directory(root, point, {}))
 
@@ -118,7 +122,7 @@ def _freeze_directory(node: Directory, point: CrashPoint, seen: _Frozen) -> Froz
 
 
 def build(point: CrashPoint, plan: Plan) -> Image:
-    """The image in which every change meets its planned fate."""
+    """Return the image in which every change meets its planned fate."""
     image: Image = {}
     _build_directory(point.root, plan, "", image)
     return image
@@ -185,7 +189,8 @@ def _write(content: bytearray, change: Write, fate: Fate, dice: int) -> None:
 
 
 def _edge(at: int, end: int, dice: int) -> int:
-    """The edge of a sector within a write; its beginning if it lies within one sector."""
+    """Return the edge of a sector within a write, or its start if the write is within one
+    sector."""
     first = at // SECTOR + 1
     count = (end - 1) // SECTOR - first + 1
     return (first + dice % count) * SECTOR if count > 0 else at
@@ -202,9 +207,9 @@ def _disturb(content: bytearray, at: int, data: bytes, noise: bytes) -> None:
     """Put noise where the write would have changed something."""
     before = bytes(content[at : at + len(data)]).ljust(len(data), b"\0")
     if before == data:
-        return  # a write that changes nothing leaves nothing to be torn
+        return  # a write that changes no byte cannot be torn
     if before == bytes(len(data)):
-        put(content, at, noise)  # never written before: nothing there to keep
+        put(content, at, noise)  # never written before, so there are no earlier bytes to keep
         return
     mixed = bytes(
         old if old == new else other for old, new, other in zip(before, data, noise, strict=True)
@@ -213,8 +218,8 @@ def _disturb(content: bytearray, at: int, data: bytes, noise: bytes) -> None:
 
 
 def plans(point: CrashPoint, seed: str) -> Iterator[Plan]:
-    """Fates for all changes, without end: first all kept, then all lost, then, taking turns, one
-    change that fares otherwise than the rest, and fates drawn for each."""
+    """Yield fates for all changes, endlessly: all kept, all lost, then alternately one change that
+    differs from the rest, and random fates."""
     count = len(point.numbers)
     yield [(Fate.KEPT, 0)] * count
     if not count:

@@ -46,7 +46,7 @@ class Losses:
         tables.topics.save(TopicConfigTable(topic_config_table=topics))
 
     def check(self, *, places: int = 3, cuts: int = 12) -> None:
-        flushed = self.workload.promise.flushed
+        flushed = self.workload.guarantees.flushed
         begin = min((int(path[len(_LOG) :]) for path in self._log_files()), default=flushed)
         if flushed <= begin:
             return
@@ -89,7 +89,7 @@ class Losses:
             begin = int(files[count][len(_LOG) :])
             if begin <= recorded:
                 continue  # retention had announced that it removes these files
-            if begin >= self.workload.promise.flushed:
+            if begin >= self.workload.guarantees.flushed:
                 break
             disk = SimDisk(
                 {path: self._image[path] for path in self._image if path not in files[:count]}
@@ -108,7 +108,7 @@ class Losses:
         image = self._without_end(end)
         refused = self._refused(image, -1)
         if refused is None:
-            flushed = self.workload.promise.flushed
+            flushed = self.workload.guarantees.flushed
             lost = [one for one in self.workload.sent if end < one.end <= flushed]
             demand(not lost, f"{len(lost)} messages behind {end} are lost, and the store opened")
             return
@@ -131,11 +131,11 @@ class Losses:
 
     def _check_told(self, store: MessageStore) -> None:
         demand(store.incidents.open, "messages are lost, and no incident reports it")
-        deleted = {one.topic for one in self.workload.promise.deletions}
+        deleted = {one.topic for one in self.workload.guarantees.deletions}
         for one in self.workload.sent:
             if one.queue is None or one.queue.topic in deleted:
                 continue
-            if one.end <= self.workload.promise.flushed:
+            if one.end <= self.workload.guarantees.flushed:
                 end = store.max_offset(one.queue)
                 text = f"offset {one.queue_offset} of {one.queue} is used again from {end} on"
                 demand(one.queue_offset < end, text)

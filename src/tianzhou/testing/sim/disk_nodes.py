@@ -40,8 +40,15 @@ class Inode:
     """
 
     __slots__ = (
-        "allocated", "buffer", "dropped", "durable", "locked", "pending", "shadow", "size",
-    )  # fmt: skip
+        "allocated",
+        "buffer",
+        "dropped",
+        "durable",
+        "locked",
+        "pending",
+        "shadow",
+        "size",
+    )
 
     def __init__(self, content: bytes = b"") -> None:
         self.buffer = bytearray(content)
@@ -52,7 +59,7 @@ class Inode:
         self.shadow: bytes | None = None
         """The bytes when they were last compared, if the file is mapped for writing."""
         self.allocated = len(content)
-        """Blocks are taken for the bytes before this position."""
+        """Blocks are reserved for the bytes before this position."""
         self.locked = False
         self.dropped = False
         """A failed sync dropped writes, so `durable` and `pending` are not what readers see."""
@@ -92,11 +99,11 @@ class Inode:
     def _lengthen(self, size: int) -> None:
         missing = size - len(self.buffer)
         if missing > 0:
-            self.buffer += bytes(missing)  # BufferError: a mapped file was made longer
+            self.buffer += bytes(missing)  # BufferError: a mapped file was extended
         self.size = size
 
     def collect(self, number: int) -> None:
-        """Turn what was written through a mapping into pending writes, one for each sector."""
+        """Turn writes through a mapping into pending writes, one per sector."""
         before, after = self.shadow, self.content
         if before is None or after == before:
             return
@@ -115,9 +122,9 @@ class Inode:
             self.pending.clear()
 
     def drop_pending(self, number: int) -> None:
-        """A sync failed, and from now on the kernel takes the pages for clean although the medium
-        does not have them. Mapped files are spared: touching them again makes them dirty again,
-        which a comparison of bytes can't see."""
+        """Record that a sync failed: the kernel now considers the pages clean although the medium
+        does not have them. Mapped files are exempt: touching them makes them dirty again, which a
+        comparison of bytes cannot detect."""
         if self.shadow is None:
             self.collect(number)
             self.dropped |= bool(self.pending)
@@ -158,14 +165,14 @@ def put(content: bytearray, at: int, data: Bytes) -> None:
 
 
 class Naming(NamedTuple):
-    """Names that were given, moved or taken together, and not synced. None: taken away."""
+    """Names that were created, renamed or removed together, and not synced. None means removed."""
 
     number: int
     names: tuple[tuple[str, "Inode | Directory | None"], ...]
 
 
 class Directory:
-    """Names, and which of them a crash could take or bring back."""
+    """The names of a directory, and which of them a crash could remove or restore."""
 
     __slots__ = ("durable", "names", "pending")
 

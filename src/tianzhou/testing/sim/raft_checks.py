@@ -14,11 +14,11 @@ from tianzhou.testing.sim.raft_member import SimMember
 
 
 class Violation(AssertionError):
-    """A promise of Raft was broken."""
+    """An invariant of Raft was violated."""
 
 
 class Before(NamedTuple):
-    """What a member was about to do before it got a message."""
+    """The state and the outbox of a member before it received a message."""
 
     hard: HardState
     outbox: int
@@ -68,16 +68,16 @@ class Invariant:
         """A member is about to write this."""
 
     def on_synced(self, member: SimMember, before: HardState) -> None:
-        """What a member wrote is durable; its state was this before."""
+        """The writes of a member are durable; `before` is its earlier state."""
 
     def on_send(self, member: SimMember, message: Message) -> None:
         """A message leaves a member."""
 
     def on_delivered(self, member: SimMember, message: Message) -> None:
-        """A member has taken a message up."""
+        """A member has processed a message."""
 
     def on_asked(self, member: SimMember, request: VoteRequest, before: Before) -> None:
-        """A member has taken up a request for its vote; this was before."""
+        """A member has processed a vote request; `before` is its earlier state."""
 
     def on_commit(self, member: SimMember, before: LogIndex) -> None:
         """The commit index of a member has changed."""
@@ -89,23 +89,23 @@ class Invariant:
         """An entry is acknowledged to a client."""
 
     def on_read(self, member: SimMember, asked_at: LogIndex, index: LogIndex) -> None:
-        """A read that must see `asked_at` is answered as of `index`."""
+        """A read that must see `asked_at` gets a response as of `index`."""
 
     def on_tick(self, member: SimMember) -> None:
         """Time passed for a member."""
 
     def on_start(self, member: SimMember) -> None:
-        """A process began."""
+        """A process has started."""
 
     def on_lost(self, member: SimMember, peer: SimMember) -> None:
-        """A member notices that the connection from another one ended."""
+        """A member notices that the connection from another member ended."""
 
 
 HOOKS: Final = tuple(name for name in vars(Invariant) if name.startswith("on_"))
 
 
 class Checks:
-    """Tells each invariant what it asked for, and nothing else: this is most of the work."""
+    """Calls each invariant only for the events that it overrides: calls are most of the work."""
 
     def __init__(self, invariants: list[Invariant]) -> None:
         def told(name: str) -> list[Invariant]:

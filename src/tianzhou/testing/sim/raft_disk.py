@@ -52,7 +52,7 @@ class RaftDisk:
         return self._log[rank].term if 0 <= rank < len(self._log) else UNKNOWN
 
     def has(self, index: LogIndex, term: Term) -> bool:
-        """Whether this entry is here, or was here until it expired."""
+        """Return whether the entry is here, or was here until it expired."""
         return index < self.start.index or self.term_at(index) == term
 
     def chains(self, first: LogIndex, end: LogIndex) -> list[int]:
@@ -145,7 +145,7 @@ class RaftDisk:
     # Faults
 
     def crash(self, dice: Random, lose_all: float) -> None:
-        """The machine stops: of what is pending, some part may have arrived."""
+        """Stop the machine: a part of the pending save may have arrived."""
         save, self.pending = self.pending, None
         if save is None or dice.random() < lose_all:
             return
@@ -164,7 +164,7 @@ class RaftDisk:
         return index <= self.lost_start or self.lost.get(index) == term
 
     def wipe(self, doubt: int) -> None:
-        """The disk is replaced by an empty one."""
+        """Replace the disk by an empty one."""
         self._note_loss()
         self.state = HardState(doubt=doubt)
         self.commit = LogIndex(0)
@@ -172,7 +172,8 @@ class RaftDisk:
         self._reset(start, self._first_members, chain=0, physical=0)
 
     def damage(self, index: LogIndex, doubt: int) -> None:
-        """The entry at `index` is unreadable. Recovery keeps what is before, and is in doubt."""
+        """Make the entry at `index` unreadable. Recovery keeps the entries before it and is in
+        doubt."""
         assert self.start.index < index <= self.last
         self._note_loss()
         rank = index - self.start.index - 1

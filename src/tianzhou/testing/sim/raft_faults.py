@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated group, and what its operators do meanwhile."""
+"""Faults of a simulated group, and what its operators do meanwhile."""
 
 from collections.abc import Callable
 from random import Random
@@ -75,10 +75,10 @@ class Faults:
         world, dice = self._world, self._dice
         victim = dice.choice(list(world.members.values()))
         longest = min(PAUSE_US_MAX, world.knobs.election_us * 4)
-        victim.paused_until = world.now + int(longest * dice.random() ** 2)
+        victim.faults.paused_until = world.now + int(longest * dice.random() ** 2)
         world.count("pauses")
-        world.say(f"{victim.id} stands still until {victim.paused_until}")
-        world.at(victim.paused_until - world.now, self._read_at_once, victim)
+        world.say(f"{victim.id} stands still until {victim.faults.paused_until}")
+        world.at(victim.faults.paused_until - world.now, self._read_at_once, victim)
 
     def _read_at_once(self, member: SimMember) -> None:
         """Pause a member; when it resumes, it may still believe to be the leader."""
@@ -109,7 +109,7 @@ class Faults:
         members = list(world.members.values())
         broken = sum(1 for member in members if member.disk.state.doubt)
         if 2 * (broken + 1) >= self._fewest_voters():
-            return  # one more would be too many
+            return  # one more would exceed the limit
         victim = dice.choice(members)
         disk, doubt = victim.disk, dice.randrange(1, 1 << 30)
         if disk.state.doubt:
@@ -126,24 +126,24 @@ class Faults:
         world.at(int(world.knobs.restart_us * dice.random()), world.restart, victim)
 
     def _fill_disk(self) -> None:
-        """For a while nothing can be written; leaders have to notice, and to let others lead."""
+        """Fill the disk for a while; a leader has to notice and hand over."""
         world, dice = self._world, self._dice
         leaders = world.leaders()
         members = list(world.members.values())
         victim = dice.choice(leaders if leaders and dice.random() < 0.5 else members)
-        victim.full_until = world.now + int(world.knobs.election_us * 6 * dice.random())
+        victim.faults.full_until = world.now + int(world.knobs.election_us * 6 * dice.random())
         world.count("disks full")
-        world.say(f"the disk of {victim.id} is full until {victim.full_until}")
+        world.say(f"the disk of {victim.id} is full until {victim.faults.full_until}")
 
     def _fail_sync(self) -> None:
         victim = self._dice.choice(list(self._world.members.values()))
-        victim.sync_fails = True
+        victim.faults.sync_fails = True
         self._world.say(f"the next sync of {victim.id} fails")
 
     def _leap(self) -> None:
         """The clock of a member jumps: many ticks at once."""
         world, dice = self._world, self._dice
-        up = [member for member in world.up() if world.now >= member.paused_until]
+        up = [member for member in world.up() if world.now >= member.faults.paused_until]
         if not up:
             return
         victim, ticks = dice.choice(up), dice.randrange(2, 25)
@@ -163,7 +163,7 @@ class Faults:
             world.lose((one, other))
 
     def _fewest_voters(self) -> int:
-        """Of all memberships that may be in force somewhere; 0 while one is changing."""
+        """Return the number for all memberships that may be in force; 0 while one is changing."""
         found = {member.disk.saved().members[-1][1] for member in self._world.members.values()}
         return 0 if len(found) > 1 else min(len(members.voters) for members in found)
 
@@ -182,8 +182,8 @@ class Faults:
             return  # operators wait until everybody is repaired
         for leader in world.leaders():
             target = self._other_members()
-            # A leader must refuse to add newcomers as voters; then they join as learners. And it
-            # must refuse a second change while the first is open.
+            # A leader must reject newcomers as voters; then they join as learners. It must also
+            # reject a second change while the first is open.
             self._ask(leader, target)
             self._ask(leader, self._first_as_learners(leader, target))
             now = leader.live().core.log.members.current
@@ -202,7 +202,7 @@ class Faults:
         return target._replace(voters=now.voters, learners=(target.learners | fresh) - now.voters)
 
     def _other_members(self) -> Members:
-        """Any set of voters and learners, mostly near to what there was at first."""
+        """Return any set of voters and learners, mostly close to the initial one."""
         dice, names = self._dice, list(self._world.members)
         self._world.count("membership changes asked for")
         count = dice.randrange(max(1, len(names) // 2), len(names) + 1)

@@ -1,7 +1,7 @@
 """The invariants of a Raft group, as classes; docs/raft.md states each in one sentence.
 
 They are checked while a simulation runs, after every event that could break them. The safety
-ones are from the Raft paper (figure 3); the others are promises of ours.
+ones are from the Raft paper (figure 3); the others are guarantees of this implementation.
 """
 
 from collections.abc import Iterator
@@ -234,7 +234,7 @@ class ElectionsDisturbNobody(Invariant):
         self._leader_heard: dict[NodeId, int] = {}
         """When, in its own ticks, a member last heard its leader."""
         self._answered: dict[tuple[NodeId, NodeId], int] = {}
-        """When, in its own ticks, a leader last got an answer from a member."""
+        """When, in its own ticks, a leader last got a response from a member."""
         self._led: dict[NodeId, Members] = {}
 
     def on_start(self, member: SimMember) -> None:
@@ -282,7 +282,7 @@ class ElectionsDisturbNobody(Invariant):
         known = self._led.setdefault(member.id, members)
         if known is not members:
             for name in (members.voters | members.outgoing) - known.voters:
-                self._answered[member.id, name] = now  # until now its answers did not matter
+                self._answered[member.id, name] = now  # until now its responses did not matter
             self._led[member.id] = members
         recent = now - member.config.election_ticks - 1
         heard = {member.id, *self._answered_by(member.id, recent)}
@@ -428,10 +428,22 @@ class EverythingIsBounded(Invariant):
 
 
 ALL: Final[tuple[type[Invariant], ...]] = (
-    OneLeaderPerTerm, LogsOnlyGrow, LogsMatch, LeadersAreComplete, CommittedMeansSame,
-    AckedIsDurable, PersistBeforeSend, CommitOwnTermOnly, AckedStays, ElectionsDisturbNobody,
-    MembersChangeSafely, DoubtCountsNot, ReadsAreFresh, ReplicasAreIdentical, EverythingIsBounded,
-)  # fmt: skip
+    OneLeaderPerTerm,
+    LogsOnlyGrow,
+    LogsMatch,
+    LeadersAreComplete,
+    CommittedMeansSame,
+    AckedIsDurable,
+    PersistBeforeSend,
+    CommitOwnTermOnly,
+    AckedStays,
+    ElectionsDisturbNobody,
+    MembersChangeSafely,
+    DoubtCountsNot,
+    ReadsAreFresh,
+    ReplicasAreIdentical,
+    EverythingIsBounded,
+)
 
 
 def all_invariants(ghost: Ghost) -> list[Invariant]:

@@ -33,11 +33,11 @@ class Knobs:
     inflight_max: int
     clock_skew: float
     crash_us: int
-    """Between two crashes, as the other times that follow are between two of their kind."""
+    """Time between two crashes; the following times are between two faults of their kind."""
     restart_us: int
     lose_all: float
-    """Of crashes: how many take everything that was not synced."""
-    moment_crash: float
+    """The share of crashes that lose everything that was not synced."""
+    save_crash: float
     """Of saves of a vote, a leader's first entry, a membership: how many end in a crash."""
     pause_us: int
     partition_us: int
@@ -57,8 +57,7 @@ class Knobs:
 
 
 def draw(dice: Random, *, first_faults: bool = False) -> Knobs:
-    """`first_faults`: without the kinds that were added later, so that old seeds are what they
-    were."""
+    """`first_faults` leaves out kinds that were added later, so that old seeds stay the same."""
     members = dice.choice((1, 3, 3, 3, 3, 3, 5, 5))
     election_us = int(_between(dice, 150, 2000) * US_PER_MS)
     rare = election_us * 3
@@ -67,7 +66,7 @@ def draw(dice: Random, *, first_faults: bool = False) -> Knobs:
         """Time between two faults of a kind, in multiples of three election timeouts."""
         return int(rare * _between(dice, least, most)) if dice.random() < chance else NEVER_US
 
-    # Dice of their own: what the others draw stays what it was.
+    # Separate dice, so that the other draws stay the same.
     more = Random(dice.getstate()[1][0])  # pyright: ignore[reportUnknownArgumentType]
 
     def rarely(chance: float, least: float, most: float) -> int:
@@ -97,7 +96,7 @@ def draw(dice: Random, *, first_faults: bool = False) -> Knobs:
         crash_us=seldom(0.8, 0.4, 8),
         restart_us=int(election_us * _between(dice, 0.01, 8)),
         lose_all=dice.choice((1.0, 0.8, 0.3)),
-        moment_crash=_off(dice, 0.5, 0.3),
+        save_crash=_off(dice, 0.5, 0.3),
         pause_us=seldom(0.4, 1, 8),
         partition_us=seldom(0.75, 0.5, 6),
         clog_us=seldom(0.3, 1, 8),

@@ -18,10 +18,10 @@ CLOCK_SKEW: Final = 0.1
 
 
 class Liveness:
-    """The second phase of a run: faults end for a majority, and only for that.
+    """The second phase of a run: faults end for a majority only.
 
-    The others stay as they are, down or cut off in one direction or in both: they must not be able
-    to disturb.
+    The other members stay down, or cut off in one direction or both: they must not be able to
+    disturb.
     """
 
     def __init__(self, world: World, faults: Faults) -> None:
@@ -56,7 +56,7 @@ class Liveness:
         self._check_logs()
 
     def _choose_core(self) -> list[SimMember]:
-        """A majority that has not forgotten anything; everyone while members change."""
+        """Return a majority without data loss; everyone while members change."""
         world = self._world
         everyone = list(world.members.values())
         rows = {member.disk.saved().members[-1][1] for member in everyone}
@@ -71,15 +71,15 @@ class Liveness:
 
     def _heal(self) -> None:
         world, network, dice = self._world, self._world.network, self._world.dice
-        world.moment_crash = 0
+        world.save_crash = 0
         network.heal()
         network.loss = network.duplicate = 0
         network.delay_spread_us = min(network.delay_spread_us, world.knobs.election_us // 20)
         inside = {member.id for member in self._core}
         outside = [member.id for member in world.members.values() if member.id not in inside]
         for member in world.members.values():
-            member.paused_until = min(member.paused_until, world.now)
-            member.sync_fails = False
+            member.faults.paused_until = min(member.faults.paused_until, world.now)
+            member.faults.sync_fails = False
             member.tick_us = int(world.knobs.tick_us * (1 + CLOCK_SKEW * dice.random()))
             if member.id in inside:
                 world.restart(member)
@@ -90,7 +90,7 @@ class Liveness:
         world.say(f"all is well between {sorted(inside)}; cut is {sorted(network.cut)}")
 
     def _catches_up(self, timeout: int) -> bool:
-        """Voters that were added with an empty log need time; wait while they come nearer."""
+        """Voters that were added with an empty log need time; wait while they catch up."""
         world = self._world
         disks = [member.disk for member in world.up()]
         target, before = max(disk.last for disk in disks), -1

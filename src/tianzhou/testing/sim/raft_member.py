@@ -1,6 +1,7 @@
-"""One simulated member: a node, its disk, and the promises it has given to clients."""
+"""One simulated member: a node, its disk, and the clients that wait for it."""
 
 from collections import deque
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -20,8 +21,19 @@ class Waiting(NamedTuple):
     value: bytes
 
 
+@dataclass(slots=True)
+class MemberFaults:
+    """Current faults of one member. Times are those of the world."""
+
+    paused_until: int = 0
+    full_until: int = 0
+    """Until then the disk accepts no writes."""
+    sync_fails: bool = False
+    """The next sync of the disk fails."""
+
+
 class SimMember:
-    """`node` is None while the process is down."""
+    """A node with its disk and its faults. `node` is None while the process is down."""
 
     def __init__(self, name: NodeId, members: Members, config: RaftConfig, tick_us: int) -> None:
         self.id = name
@@ -31,11 +43,7 @@ class SimMember:
         self.node: Node | None = None
         self.life = 0
         """Grows with every start, to tell apart work that an earlier process started."""
-        self.paused_until = 0
-        self.full_until = 0
-        """Until then its disk takes nothing."""
-        self.sync_fails = False
-        """The next sync of its disk does."""
+        self.faults = MemberFaults()
         self.applied = LogIndex(0)
         self.waiting: deque[Waiting] = deque()
         # What was seen last, to notice changes.

@@ -1,4 +1,4 @@
-"""The network between simulated members: it loses, delays, doubles, reorders and cuts."""
+"""The network between simulated members: it loses, delays, duplicates, reorders and cuts."""
 
 from collections.abc import Callable, Iterable
 from random import Random
@@ -8,7 +8,7 @@ from tianzhou.testing.sim.raft_knobs import Knobs
 
 
 class Network:
-    """Decides what becomes of each message. The world delivers."""
+    """Decides what happens to each message. The world delivers it."""
 
     def __init__(self, knobs: Knobs, dice: Random, push: Callable[[int, Message], None]) -> None:
         self._push = push
@@ -18,9 +18,9 @@ class Network:
         self._delay_min_us = knobs.delay_min_us
         self.delay_spread_us = knobs.delay_spread_us
         self.cut: set[tuple[NodeId, NodeId]] = set()
-        """Pairs of sender and receiver between which nothing passes."""
+        """Pairs of sender and receiver between which no message passes."""
         self.clogged: dict[tuple[NodeId, NodeId], int] = {}
-        """Pairs between which everything takes this much longer."""
+        """Pairs between which every message takes this much longer."""
         self.sent = 0
 
     def send(self, message: Message) -> None:
@@ -37,19 +37,19 @@ class Network:
         if self.duplicate and roll() < self.duplicate:
             self._push(self._delay_min_us + extra + int(roll() * 3 * self.delay_spread_us), message)
 
-    # Ways to cut it
+    # Partitions
 
     def heal(self) -> None:
         self.cut.clear()
         self.clogged.clear()
 
     def separate(self, one: Iterable[NodeId], other: Iterable[NodeId]) -> None:
-        """Nothing passes from `one` to `other`; the way back is another matter."""
+        """Cut the direction from `one` to `other`; the other direction is not affected."""
         others = list(other)
         self.cut |= {(a, b) for a in one for b in others if a != b}
 
     def partition(self, dice: Random, ids: list[NodeId]) -> str:
-        """Cut it in one of several shapes; which."""
+        """Partition the network in one of several shapes, and return which."""
         self.heal()
         ids = dice.sample(ids, len(ids))
         shape = dice.choice(("isolate", "halves", "one-way in", "one-way out", "ring", "bridge"))
@@ -66,12 +66,12 @@ class Network:
             case "one-way out":
                 self.separate(rest, lone)
             case "ring":
-                # Each hears only its neighbours.
+                # Each member hears only its neighbours.
                 count = len(ids)
                 near = {(ids[i], ids[(i + step) % count]) for i in range(count) for step in (1, -1)}
                 self.cut = {(a, b) for a in ids for b in ids if a != b} - near
             case _:
-                # One member sees both halves, which don't see each other.
+                # One member sees both halves, which do not see each other.
                 self.separate(rest[:half], rest[half:])
                 self.separate(rest[half:], rest[:half])
         return shape

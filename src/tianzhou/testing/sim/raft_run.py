@@ -19,14 +19,13 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from tianzhou.base.errors import UsageError
-from tianzhou.testing.sim.raft_clients import Clients
 from tianzhou.testing.sim.raft_faults import Faults
 from tianzhou.testing.sim.raft_knobs import US_PER_S, draw
 from tianzhou.testing.sim.raft_liveness import Liveness
 from tianzhou.testing.sim.raft_world import Trace, World
 
 FAULTS_S: Final = 45
-"""How long a group suffers. With the phase after it a seed is about a minute."""
+"""Duration of the fault phase. With the phase after it a seed takes about a minute."""
 ON_THE_WIRE: Final = 10
 """One of this many seeds encodes its messages to bytes and decodes them."""
 LEDGER: Final = Path("build/raft-ledger.jsonl")
@@ -75,12 +74,14 @@ def run_seed(
         world.run(FAULTS_S * US_PER_S)
         Liveness(world, faults).check()
     counts = Counter(world.counts)
-    counts += Counter(events=world.events, messages=world.network.sent, faults=faults.struck)
-    return Outcome(seed, world.now, world.digest, counts)
+    counts += Counter(
+        events=world.timeline.events, messages=world.network.sent, faults=faults.struck
+    )
+    return Outcome(seed, world.now, world.timeline.digest, counts)
 
 
 def shrink(seed: int) -> frozenset[int]:
-    """Leave out as many faults as possible so that the same complaint is still made."""
+    """Leave out as many faults as possible while the same violation remains."""
     complaint = _complaint(seed, frozenset())
     if not complaint:
         raise UsageError(f"seed {seed} passes: there is nothing to leave out")
@@ -138,7 +139,7 @@ def _until(deadline: float, first: int) -> Iterator[int]:
 
 
 def go_on(minutes: float, jobs: int) -> Tally:
-    """New seeds on several processes; one line in the ledger at the end."""
+    """Run new seeds on several processes, and append a line to the ledger."""
     began, first, tally = time.monotonic(), _next_seed(), Tally()
     seeds = _until(began + minutes * 60, first)
     try:
@@ -153,10 +154,12 @@ def go_on(minutes: float, jobs: int) -> Tally:
 def _note(tally: Tally, first: int, wall_s: float) -> None:
     """Record the run in the ledger, even after a failure."""
     row = {
-        "first": first, "end": first + tally.seeds, "wall_s": round(wall_s, 1),
+        "first": first,
+        "end": first + tally.seeds,
+        "wall_s": round(wall_s, 1),
         "simulated_hours": round(tally.simulated_us / US_PER_S / 3600, 3),
         "counts": dict(sorted(tally.counts.items())),
-    }  # fmt: skip
+    }
     LEDGER.parent.mkdir(parents=True, exist_ok=True)
     with LEDGER.open("a", encoding="utf-8") as ledger:
         ledger.write(json.dumps(row) + "\n")
@@ -199,6 +202,32 @@ def main() -> None:
         sys.stdout.write(f"{outcome}\n")
     else:
         go_on(options.minutes, options.jobs)
+
+
+class Clients:
+    """Write unique values and read them, through every member that believes it is the leader."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._written = 0
+        self.next()
+
+    def next(self, _: object = None) -> None:
+        world, dice = self._world, self._world.dice
+        world.at(int(world.knobs.proposals_us * 2 * dice.random()) + 1, self.next, None)
+        leaders = world.leaders()
+        if not leaders:
+            return
+        leader = dice.choice(leaders) if len(leaders) > 1 else leaders[0]
+        for _ in range(dice.randrange(world.knobs.burst) + 1 if world.knobs.burst > 1 else 1):
+            self._written += 1
+            # Of different sizes, so that messages are cut in different places.
+            value = b"%d:" % self._written + b"." * (self._written * 7 % 40)
+            if not world.propose(leader, value):
+                break
+        world.drain(leader)
+        if world.knobs.reads and leader.node is not None and dice.random() < world.knobs.reads:
+            world.read(leader)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,39 @@ Action = Callable[[Any], None]
 Trace = Callable[[int, str], None]
 
 
+class Timeline:
+    """Simulated time: scheduled calls, made in the order of their times."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        """Microseconds since the start."""
+        self.digest = 0
+        """Equal for equal histories."""
+        self.events = 0
+        self._heap: list[tuple[int, int, Action, Any]] = []
+        self._seq = 0
+
+    def at(self, delay_us: int, action: Action, argument: Any) -> None:
+        """Schedule a call after a delay in microseconds."""
+        self._seq += 1
+        heappush(self._heap, (self.now + delay_us, self._seq, action, argument))
+
+    def run(self, until: int, goal: Callable[[], bool] | None = None) -> bool:
+        """Let time pass up to `until`, or until the goal is reached; return whether it was."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.now, seq, action, argument = heappop(heap)
+            self.digest = (self.digest * 31 + self.now + seq) & _MASK
+            self.events += 1
+            action(argument)
+            if goal is not None and goal():
+                return True
+        self.now = until
+        return False
+
+
 class World:
-    """Members, their network, clients' promises, and the checks.
+    """Members, their network, the acknowledgements that clients got, and the checks.
 
     Owner: the thread of the test.
     """
@@ -39,14 +70,9 @@ class World:
         self.knobs = knobs
         self.dice = dice
         self.trace = trace
-        self.now = 0
-        self.digest = 0
-        """Equal for equal histories."""
-        self.events = 0
+        self.timeline = Timeline()
         self.counts: dict[str, int] = {}
-        self._heap: list[tuple[int, int, Action, Any]] = []
-        self._seq = 0
-        self.moment_crash = knobs.moment_crash
+        self.save_crash = knobs.save_crash
         self.on_the_wire = False
         """Every message is written to bytes and read from them."""
         self.network = Network(knobs, dice, self._post)
@@ -75,23 +101,17 @@ class World:
 
     # Time
 
+    @property
+    def now(self) -> int:
+        return self.timeline.now
+
     def at(self, delay_us: int, action: Action, argument: Any) -> None:
         """Schedule a call after a delay in microseconds."""
-        self._seq += 1
-        heappush(self._heap, (self.now + delay_us, self._seq, action, argument))
+        self.timeline.at(delay_us, action, argument)
 
     def run(self, until: int, goal: Callable[[], bool] | None = None) -> bool:
-        """Let time pass up to `until`, or until the goal is reached; whether it was."""
-        heap = self._heap
-        while heap and heap[0][0] <= until:
-            self.now, seq, action, argument = heappop(heap)
-            self.digest = (self.digest * 31 + self.now + seq) & _MASK
-            self.events += 1
-            action(argument)
-            if goal is not None and goal():
-                return True
-        self.now = until
-        return False
+        """Let time pass up to `until`, or until the goal is reached; return whether it was."""
+        return self.timeline.run(until, goal)
 
     def say(self, what: str) -> None:
         if self.trace is not None:
@@ -121,9 +141,9 @@ class World:
                     )
 
     def lose(self, who: tuple[SimMember, SimMember]) -> None:
-        """The connection from one member to another ends, and the other notices."""
+        """End the connection from one member to another, which notices."""
         member, peer = who
-        if member.node is not None and self.now >= member.paused_until:
+        if member.node is not None and self.now >= member.faults.paused_until:
             for told in self.checks.lost:
                 told(member, peer)
             member.node.lost(peer.id)
@@ -135,33 +155,34 @@ class World:
     def leaders(self) -> list[SimMember]:
         """Return the running members that lead, or believe to."""
         leading = [member for member in self.members.values() if member.role is Role.LEADER]
-        return [one for one in leading if one.node is not None and self.now >= one.paused_until]
+        return [
+            one for one in leading if one.node is not None and self.now >= one.faults.paused_until
+        ]
 
     def _tick(self, member: SimMember) -> None:
         self.at(member.tick_us, self._tick, member)
-        if member.node is not None and self.now >= member.paused_until:
+        if member.node is not None and self.now >= member.faults.paused_until:
             self.tick(member)
 
     def tick(self, member: SimMember) -> None:
-        """Time passes for a member. One whose disk is full does not stand for election."""
+        """Let time pass for a member. A member whose disk is full does not stand for election."""
         node = member.live()
-        if self.now >= member.full_until or node.role is Role.LEADER:
+        if self.now >= member.faults.full_until or node.role is Role.LEADER:
             node.tick()
         self.drain(member)
         for told in self.checks.tick:
             told(member)
 
     def _post(self, delay_us: int, message: Message) -> None:
-        self._seq += 1
-        heappush(self._heap, (self.now + delay_us, self._seq, self._deliver, message))
+        self.timeline.at(delay_us, self._deliver, message)
 
     def _deliver(self, message: Message) -> None:
         member = self.members[message.to]
         node = member.node
         if node is None:
             return
-        if self.now < member.paused_until:
-            self.at(member.paused_until - self.now, self._deliver, message)
+        if self.now < member.faults.paused_until:
+            self.at(member.faults.paused_until - self.now, self._deliver, message)
             return
         if self.on_the_wire:
             message = decode(b"".join(encode(message)))
@@ -223,9 +244,9 @@ class World:
         self._put(member, save)
 
     def _put(self, member: SimMember, save: Save) -> None:
-        if self.now < member.full_until:
+        if self.now < member.faults.full_until:
             member.live().resign()
-            wait = member.full_until - self.now
+            wait = member.faults.full_until - self.now
             self.at(wait, self._write_later, (member, member.life, save))
             return
         member.disk.write(save)
@@ -234,8 +255,8 @@ class World:
         if knobs.slow_fsync and dice.random() < knobs.slow_fsync:
             wait += int(SLOW_FSYNC_US * dice.random())
         self.at(wait, self._synced, (member, member.life))
-        if self.moment_crash and _is_a_moment(member, save) and dice.random() < self.moment_crash:
-            self.count("crashes at a chosen moment")
+        if self.save_crash and _is_worth_a_crash(member, save) and dice.random() < self.save_crash:
+            self.count("crashes at a chosen save")
             self.at(int(wait * 2 * dice.random()), self._crash_life, (member, member.life))
 
     def _crash_life(self, who: tuple[SimMember, int]) -> None:
@@ -252,10 +273,10 @@ class World:
         member, life = who
         if member.life != life or member.node is None:
             return
-        if self.now < member.paused_until:
-            self.at(member.paused_until - self.now, self._synced, who)
+        if self.now < member.faults.paused_until:
+            self.at(member.faults.paused_until - self.now, self._synced, who)
             return
-        if member.sync_fails:
+        if member.faults.sync_fails:
             self._fence(member)
             return
         before = member.disk.state
@@ -266,9 +287,10 @@ class World:
         self.drain(member)
 
     def _fence(self, member: SimMember) -> None:
-        """A sync failed: what the disk holds is unknown, so the process ends, and looks again."""
+        """Handle a failed sync: the content of the disk is unknown, so the process ends and starts
+        again."""
         self.count("syncs failed")
-        member.sync_fails = False
+        member.faults.sync_fails = False
         self.crash(member)
         self.at(int(self.knobs.restart_us * self.dice.random()), self.restart, member)
 
@@ -308,9 +330,9 @@ class World:
             told(member, LogIndex(read.token), read.index)
 
     def propose(self, member: SimMember, value: bytes) -> bool:
-        """A client sends something to a member; whether that took it."""
-        if self.now < member.full_until:
-            member.live().resign()  # the log is written before anything is proposed
+        """Propose a value of a client to a member, and return whether it was accepted."""
+        if self.now < member.faults.full_until:
+            member.live().resign()  # the log is written before a value is proposed
             self.drain(member)
             return False
         position = member.live().propose(value)
@@ -328,7 +350,7 @@ class World:
         self.drain(member)
 
 
-def _is_a_moment(member: SimMember, save: Save) -> bool:
+def _is_worth_a_crash(member: SimMember, save: Save) -> bool:
     """A vote, a leader's first entry, a membership, a new beginning."""
     if save.begin is not None or (save.state is not None and save.state.vote):
         return True

@@ -28,7 +28,7 @@ Offsets = dict[str, dict[int, int]]
 
 
 class Sent(NamedTuple):
-    """One message, as the log holds it."""
+    """One message as the log stores it."""
 
     queue: QueueKey | None
     """None: invisible, half of a transaction."""
@@ -49,7 +49,7 @@ class Deletion(NamedTuple):
     done: bool
 
 
-class Promise(NamedTuple):
+class Guarantees(NamedTuple):
     """What held when the disk stopped."""
 
     flushed: int = 0
@@ -67,7 +67,7 @@ class Cut(NamedTuple):
     """A point at which the disk may stop."""
 
     point: CrashPoint
-    promise: Promise
+    guarantees: Guarantees
 
 
 def config_of(dice: Random) -> StoreConfig:
@@ -96,8 +96,19 @@ def is_equal_message(record: bytes, entry: Entry) -> bool:
     )
 
 
-class SlicedStore(MessageStore):
-    """Visits a few queues at a time for a checkpoint, as a store with thousands of queues does."""
+class SteppedStore(MessageStore):
+    """A store without a flush thread: the workload takes each step of that thread itself."""
+
+    def prepare_next(self) -> None:
+        """Prepare the next file, as the flush thread does between two flushes."""
+        self._flusher.prepare_next()
+
+
+class SlicedStore(SteppedStore):
+    """Visits one queue at a time for a checkpoint, as a store with thousands of queues does."""
+
+    def visit_one_queue_at_a_time(self) -> None:
+        self._work.slice_queues = 1
 
     @property
     def _in_slices(self) -> bool:
@@ -116,7 +127,7 @@ class Workload:
         self.clock = ManualClock()
         self.disk = disk or SimDisk()
         self.sent: list[Sent] = []
-        self.promise = Promise()
+        self.guarantees = Guarantees()
         self.cuts: list[Cut] = []
         self._read_to: dict[QueueKey, int] = {}
         self.disk.on_call = self._note
@@ -136,29 +147,29 @@ class Workload:
         self._learn()
 
     def _learn(self) -> None:
-        """Take note of what the store promised since."""
-        if self.store.flushed > self.promise.flushed:
-            self.promise = self.promise._replace(flushed=self.store.flushed)
+        """Record what the store has guaranteed since the last call."""
+        if self.store.flushed > self.guarantees.flushed:
+            self.guarantees = self.guarantees._replace(flushed=self.store.flushed)
         if self.config.flush_mode is FlushMode.ASYNC:
-            self.promise = self.promise._replace(appended=self.store.log.end)
+            self.guarantees = self.guarantees._replace(appended=self.store.log.end)
 
     def _note(self) -> None:
         names = self.disk.list(f"{ROOT}/commitlog")
-        if names and int(names[0]) > self.promise.minimum:
-            self.promise = self.promise._replace(minimum=int(names[0]))
-        self.cuts.append(Cut(self.disk.crash_point(), self.promise))
+        if names and int(names[0]) > self.guarantees.minimum:
+            self.guarantees = self.guarantees._replace(minimum=int(names[0]))
+        self.cuts.append(Cut(self.disk.crash_point(), self.guarantees))
 
-    def _open(self) -> MessageStore:
+    def _open(self) -> SteppedStore:
         if not self._sliced:
-            return MessageStore(self.disk, ROOT, self.config, self.clock)
+            return SteppedStore(self.disk, ROOT, self.config, self.clock)
         store = SlicedStore(self.disk, ROOT, self.config, self.clock)
-        store._work.slice_queues = 1
+        store.visit_one_queue_at_a_time()
         return store
 
-    def _reopen(self) -> MessageStore:
+    def _reopen(self) -> SteppedStore:
         store = self._open()
-        committed = tuple(clamped(store, offsets) for offsets in self.promise.committed)
-        self.promise = self.promise._replace(committed=committed)
+        committed = tuple(clamped(store, offsets) for offsets in self.guarantees.committed)
+        self.guarantees = self.guarantees._replace(committed=committed)
         return store
 
     # Actions
@@ -173,22 +184,33 @@ class Workload:
         now_ms = self.clock.now_ms()
         placed = self.store.append(chunk)
         starts = placed.physical_offsets()
-        self._remember(entries, chunk, starts, list(placed.queue_offsets), now_ms)
+        self._remember(entries, chunk, list(zip(placed.queue_offsets, starts, strict=True)), now_ms)
 
     def _remember(
-        self, entries: list[Entry], chunk: RecordChunk, starts: list[int], offsets: list[int],
+        self,
+        entries: list[Entry],
+        chunk: RecordChunk,
+        places: list[tuple[int, int]],
         now_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
+        """Record what was appended. `places` has the queue offset and the physical offset of each
+        message."""
         for rank, entry in enumerate(entries):
             record = bytes(chunk.data[chunk.starts[rank] : chunk.ends[rank]])
             assert is_equal_message(record, entry), "the stored record is not the message"
-            start, key = starts[rank], key_of(entry)
+            (offset, start), key = places[rank], key_of(entry)
             self.sent.append(
                 Sent(
-                    chunk.queues[rank], offsets[rank], start, start + len(record), record,
-                    entry.queue.topic, key, now_ms,
+                    chunk.queues[rank],
+                    offset,
+                    start,
+                    start + len(record),
+                    record,
+                    entry.queue.topic,
+                    key,
+                    now_ms,
                 )
-            )  # fmt: skip
+            )
 
     def _entry(self, *, small: bool) -> Entry:
         dice, number = self._dice, self._dice.getrandbits(40)
@@ -212,7 +234,7 @@ class Workload:
         for one in reversed(self.sent):
             if one.queue is not None and one.end <= limit:
                 deleted = any(
-                    d.topic == one.topic and one.start < d.at for d in self.promise.deletions
+                    d.topic == one.topic and one.start < d.at for d in self.guarantees.deletions
                 )
                 end = self.store.max_offset(one.queue)
                 assert deleted or end > one.queue_offset, f"{one.queue} ends at {end}"
@@ -222,8 +244,8 @@ class Workload:
         self.store.checkpoint()
 
     def prepare(self) -> None:
-        """What the flush thread does between two flushes."""
-        self.store._flusher.prepare_next()
+        """Do what the flush thread does between two flushes."""
+        self.store.prepare_next()
 
     def consume(self) -> None:
         """Read a queue. A message that was read in synchronous mode must survive."""
@@ -239,16 +261,18 @@ class Workload:
             "a consumer got bytes that were never sent"
         )
         if wanted and self.config.flush_mode is FlushMode.SYNC:
-            end = max(self.promise.flushed, wanted[-1].end)
-            self.promise = self.promise._replace(flushed=end)
+            end = max(self.guarantees.flushed, wanted[-1].end)
+            self.guarantees = self.guarantees._replace(flushed=end)
 
     def commit_offsets(self) -> None:
         offsets: Offsets = {}
         for queue, offset in self._read_to.items():
             offsets.setdefault(f"{queue.topic}@{GROUP}", {})[queue.queue_id] = offset
-        self.promise = self.promise._replace(committed=(*self.promise.committed[-1:], offsets))
+        self.guarantees = self.guarantees._replace(
+            committed=(*self.guarantees.committed[-1:], offsets)
+        )
         self.store.tables.consumer_offsets.save(ConsumerOffsetTable(offset_table=offsets))
-        self.promise = self.promise._replace(committed=(offsets,))
+        self.guarantees = self.guarantees._replace(committed=(offsets,))
 
     def expire(self) -> None:
         """Remove the oldest files, now and then all that can be removed."""
@@ -256,11 +280,15 @@ class Workload:
         self.store.clean(by_hand=True)
 
     def delete_topic(self) -> None:
-        topic, done = self._dice.choice(("A", "C")), self.promise.deletions
+        topic, done = self._dice.choice(("A", "C")), self.guarantees.deletions
         at = self.store.log.end
-        self.promise = self.promise._replace(deletions=(*done, Deletion(topic, at, done=False)))
+        self.guarantees = self.guarantees._replace(
+            deletions=(*done, Deletion(topic, at, done=False))
+        )
         self.store.delete_topic(topic)
-        self.promise = self.promise._replace(deletions=(*done, Deletion(topic, at, done=True)))
+        self.guarantees = self.guarantees._replace(
+            deletions=(*done, Deletion(topic, at, done=True))
+        )
         self._read_to = {queue: to for queue, to in self._read_to.items() if queue.topic != topic}
 
     def restart(self) -> None:
@@ -275,7 +303,7 @@ class Workload:
 
 
 def clamped(store: MessageStore, offsets: Offsets) -> Offsets:
-    """Offsets as a start leaves them: none beyond the end of its queue."""
+    """Return the offsets after a start: none is beyond the end of its queue."""
     return {
         name: {
             queue_id: min(offset, store.max_offset(queue_key(name.partition("@")[0], queue_id)))

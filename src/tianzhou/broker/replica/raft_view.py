@@ -1,0 +1,50 @@
+"""A Raft group as operators see it: the state of one member, and what it knows of the others."""
+
+from collections.abc import Mapping
+
+from tianzhou.raft.membership import Members
+from tianzhou.replication.raft_group import RaftGroup
+from tianzhou.wire.raft_bodies import RaftPeer, RaftView
+
+
+def view_of(group: RaftGroup) -> RaftView:
+    """The state of the member, and of its peers as far as it knows."""
+    node = group.node
+    raft_log = node.core.log
+    members, history = raft_log.members.current, raft_log.members
+    addresses = group.addresses()
+    return RaftView(
+        applied=group.applied,
+        commit=raft_log.commit,
+        first=raft_log.start.index + 1,
+        group=group.storage.group.name,
+        is_changing=bool(members.outgoing) or history.current_index > raft_log.commit,
+        is_in_doubt=bool(node.hard.doubt),
+        is_leading=group.is_leading,
+        last=raft_log.last,
+        leader=node.leader,
+        leader_broker=group.leader_broker,
+        member=node.id,
+        peers=tuple(_peers(group, members, addresses)),
+        role=node.role.value,
+        term=node.hard.term,
+    )
+
+
+def _peers(group: RaftGroup, members: Members, addresses: Mapping[str, str]) -> list[RaftPeer]:
+    node, found = group.node, list[RaftPeer]()
+    for name in sorted(members.everyone()):
+        known, is_self = node.core.peers.get(name), name == node.id
+        match = int(known.match) if known is not None else -1
+        doubt = known.doubt if known is not None else node.hard.doubt if is_self else 0
+        found.append(
+            RaftPeer(
+                address=addresses.get(name, ""),
+                is_connected=is_self or group.peers.is_connected(name),
+                is_in_doubt=bool(doubt),
+                is_voter=members.may_vote(name),
+                match=int(node.core.log.stable) if is_self and node.core.peers else match,
+                name=name,
+            )
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Administration: one module for each noun, shared by the asyncio and the blocking client."""

@@ -1,0 +1,1 @@
+"""The machinery of consumers that belong to a group."""

@@ -1,0 +1,392 @@
+"""The queues assigned to this member: acquire, move and release them, and commit their offsets.
+
+A new queue starts at the group's offset. A revoked queue is released in steps: no further message
+is started, messages in flight are waited for, the offset is committed, and the lock is released.
+
+Queues of ordered consumption are locked at the brokers. A broker keeps a lock for 60 seconds after
+the request. The consumer relies on it for at most 30 seconds and renews it every 20, or every
+second while a lock is missing. A consumer that cannot reach its broker therefore stops in time, and
+resumes soon after the broker is back.
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from tianzhou.client.consume.context import ConsumerContext
+from tianzhou.client.consume.offsets import BrokerOffsets, FileOffsets, OffsetStore, QueueOffsets
+from tianzhou.client.core.assigned_queue import Action, AssignedQueue, Event
+from tianzhou.client.core.assignment import difference
+from tianzhou.client.core.offsets import Ask, start_rule
+from tianzhou.client.core.pulling import PullPlan
+from tianzhou.client.core.subscription import Subscription
+from tianzhou.client.errors import ClientError, NoRoute
+from tianzhou.client.session.shared_client import SharedClient
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.fastjson import encode
+from tianzhou.wire.queues import LockBatch, MessageQueue, decode_locked_queues
+
+log: Final = logging.getLogger("tianzhou.client")
+
+HANDOVER_S: Final = 0.2
+"""Pause before the offset of a new queue is read. All members hear of a change at the same time,
+and the previous owner commits its offset when it releases the queue; without the pause both would
+consume the same messages."""
+LOCK_RETRY_S: Final = 1.0
+"""Pause before locks that were not granted are requested again."""
+RELY_S: Final = 30.0
+
+
+class QueueLocks:
+    """The locks of one member of a group.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, group: str, shared: SharedClient) -> None:
+        self._group = group
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._silent: set[str] = set()
+        """Brokers that did not respond to the last request."""
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        """Request locks; return the granted ones, each with its expiry."""
+        return {queue: until for queue, until in (await self._ask(queues)).items() if until}
+
+    async def renew(self, assignments: Iterable[AssignedQueue]) -> bool:
+        """Renew the locks of these queues. Returns False if some were not granted.
+
+        A queue whose lock the broker refuses is not consumed until the lock is granted. A queue
+        whose broker does not respond is consumed until its current lock expires.
+        """
+        held = {assigned.queue: assigned for assigned in assignments}
+        answers = await self._ask(held)
+        for queue, assigned in held.items():
+            until = answers.get(queue, assigned.locked_until)
+            if not until and assigned.locked_until:
+                log.warning(
+                    "group %s lost its lock on queue %s:%d of topic %s; ordered consumption of it "
+                    "waits until the broker grants the lock again",
+                    self._group,
+                    queue.broker_name,
+                    queue.queue_id,
+                    queue.topic,
+                )
+            assigned.locked_until = until
+        return all(answers.get(queue) for queue in held)
+
+    async def _ask(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        """When the lock of each queue expires, or 0 if it was refused; only for brokers that
+        responded."""
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        answers = await asyncio.gather(
+            *(self._ask_broker(broker, wanted) for broker, wanted in by_broker.items())
+        )
+        return {queue: until for some in answers for queue, until in some.items()}
+
+    async def _ask_broker(
+        self, broker: str, wanted: list[MessageQueue]
+    ) -> dict[MessageQueue, float]:
+        # From before the request: the broker counts from its arrival, which is later.
+        until = self._loop.time() + RELY_S
+        try:
+            answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
+        except ClientError as error:
+            # The request is repeated every second until the broker responds; one line is enough.
+            if broker not in self._silent:
+                self._silent.add(broker)
+                log.warning(
+                    "group %s could not lock %d queues at broker %s: %s; it retries until the "
+                    "broker responds, and consumes a queue only while it holds the lock",
+                    self._group,
+                    len(wanted),
+                    broker,
+                    error,
+                )
+            return {}
+        self._silent.discard(broker)
+        granted = set(decode_locked_queues(answer).queues)
+        return {queue: until if queue in granted else 0.0 for queue in wanted}
+
+    async def unlock(self, queue: MessageQueue) -> None:
+        """Release a lock. If the broker cannot be reached, the lock expires by itself."""
+        try:
+            await self._call(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, [queue])
+        except ClientError as error:
+            log.info(
+                "group %s could not unlock queue %s:%d of topic %s: %s; the lock expires by itself",
+                self._group,
+                queue.broker_name,
+                queue.queue_id,
+                queue.topic,
+                error,
+            )
+
+    async def _call(self, code: int, broker: str, queues: list[MessageQueue]) -> bytes:
+        body = LockBatch(
+            client_id=self._shared.client_id, consumer_group=self._group, mq_set=tuple(queues)
+        )
+        address = await self._shared.broker_address(broker)
+        _, answer = await self._shared.call_ok(address, code, {}, encode(body))
+        return answer
+
+
+class AssignmentListener(Protocol):
+    """Callbacks of a consumer for its assignment."""
+
+    def on_assigned(self, assigned: AssignedQueue) -> None:
+        """Start pulling."""
+        ...
+
+    async def on_revoked(self, assigned: AssignedQueue) -> None:
+        """Stop pulling and drop messages not started; return when no message is in flight, or
+        after the release timeout."""
+        ...
+
+    def committable(self, assigned: AssignedQueue) -> int | None:
+        """Return the offset below which all messages are done; None to commit nothing."""
+        ...
+
+
+class Assignments:
+    """The assigned queues of one member.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        listener: AssignmentListener,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        on_released: Callable[[], None],
+        lite: bool,
+    ) -> None:
+        """`subscriptions` is the member's table, which changes. `lite` marks the pulls of a lite
+        pull consumer."""
+        group, shared, options = context.group, context.shared, context.options
+        self._context = context
+        self._listener = listener
+        self._subscriptions = subscriptions
+        self._on_released = on_released
+        self._lite = lite
+        self.queues: dict[MessageQueue, AssignedQueue] = {}
+        self.is_alone = False
+        """Whether this member is the only one of its group, so that no offset is handed over."""
+        self.offsets = QueueOffsets(group, shared)
+        self.store: OffsetStore = (
+            FileOffsets(options.offsets_directory, shared.client_id, group)
+            if options.broadcasting
+            else BrokerOffsets(self.offsets)
+        )
+        self._locks = (
+            QueueLocks(group, shared) if options.orderly and not options.broadcasting else None
+        )
+        self._releasing: dict[MessageQueue, tuple[AssignedQueue, asyncio.Task[None]]] = {}
+        self._loops: list[asyncio.Task[None]] = []
+
+    # Acquiring
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Assign exactly these queues, without a rebalance: other members may have them too. The
+        first call starts saving offsets."""
+        changes = difference(self.queues, queues)
+        for queue in changes.dropped:
+            self.release(self.queues[queue])
+        await self.released()
+        self.is_alone = True
+        if not await self.gain(changes.gained):
+            missing = [queue for queue in changes.gained if queue not in self.queues]
+            raise NoRoute(f"the offsets of {missing} are not available now")
+        self.start_saving()
+
+    async def gain(self, wanted: list[MessageQueue]) -> bool:
+        """Start with these queues. Returns False if some of them must be retried."""
+        queues = [queue for queue in wanted if queue not in self._releasing]
+        until: dict[MessageQueue, float] = {}
+        if self._locks is not None and queues:
+            until = await self._locks.lock(queues)
+            queues = [queue for queue in queues if queue in until]
+        elif queues and not self.is_alone and not self._context.options.broadcasting:
+            await asyncio.sleep(HANDOVER_S)
+        begun = await asyncio.gather(*(self._begin(queue) for queue in queues))
+        for assigned in begun:
+            if assigned is not None and assigned.queue.topic in self._subscriptions:
+                assigned.locked_until = until.get(assigned.queue, math.inf)
+                self.queues[assigned.queue] = assigned
+                self._start(assigned)
+        self._share_limits()
+        if wanted:
+            log.info(
+                "group %s was assigned %d more queues; this member now has %d",
+                self._context.group,
+                len(wanted),
+                len(self.queues),
+            )
+        return len(wanted) == sum(assigned is not None for assigned in begun)
+
+    async def _begin(self, queue: MessageQueue) -> AssignedQueue | None:
+        try:
+            offset = await self.first_offset(queue)
+        except ClientError as error:
+            log.info(
+                "group %s could not get its offset of queue %s:%d of topic %s: %s; it tries again "
+                "soon",
+                self._context.group,
+                queue.broker_name,
+                queue.queue_id,
+                queue.topic,
+                error,
+            )
+            return None
+        return self._make(queue, offset)
+
+    def _make(self, queue: MessageQueue, offset: int) -> AssignedQueue:
+        options = self._context.options
+        plan = PullPlan(
+            group=self._context.group,
+            queue=queue,
+            subscription=self._subscriptions[queue.topic],
+            count_max=options.pull_count,
+            bytes_max=options.pull_bytes,
+            suspend_ms=round(options.long_poll_s * 1000),
+            lite=self._lite,
+        )
+        limits = options.flow.shared_by(1, orderly=options.orderly)
+        return AssignedQueue(plan, offset, limits)
+
+    def _start(self, assigned: AssignedQueue) -> None:
+        if assigned.handle(Event.ACQUIRED) is Action.PULL:
+            self._listener.on_assigned(assigned)
+
+    async def first_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the group, or its start position."""
+        stored = await self.store.read(queue)
+        if stored is not None and stored >= 0:
+            return stored
+        start = start_rule(self._context.options.start_from)
+        match start.ask_for(queue.topic):
+            case Ask.ZERO:
+                return 0
+            case Ask.MAX:
+                return await self.offsets.end(queue)
+            case Ask.TIME:
+                return await self.offsets.at_time(queue, start.time_ms)
+
+    def _share_limits(self) -> None:
+        """Divide the limits of each topic among its queues assigned to this member."""
+        options = self._context.options
+        counts = Counter(queue.topic for queue in self.queues)
+        for assigned in self.queues.values():
+            count = counts[assigned.queue.topic]
+            assigned.limits = options.flow.shared_by(count, orderly=options.orderly)
+
+    # Releasing and moving
+
+    def release(self, assigned: AssignedQueue) -> None:
+        """Start to release a queue; `released` waits for it."""
+        del self.queues[assigned.queue]
+        action = assigned.handle(Event.REVOKED)
+        assert action is Action.DRAIN
+        task = self._context.tasks.run(self._release(assigned))
+        self._releasing[assigned.queue] = (assigned, task)
+        task.add_done_callback(lambda _: self._released(assigned.queue))
+
+    async def released(self) -> None:
+        """Wait until every queue that is being released is released."""
+        if self._releasing:
+            await asyncio.wait([task for _, task in self._releasing.values()])
+
+    def _released(self, queue: MessageQueue) -> None:
+        del self._releasing[queue]
+        # The queue may already be assigned to this member again.
+        self._on_released()
+
+    async def _release(self, assigned: AssignedQueue) -> None:
+        await self._listener.on_revoked(assigned)
+        action = assigned.handle(Event.DRAINED)
+        assert action is Action.COMMIT
+        self._record_offset(assigned)
+        await self.store.save_surely([assigned.queue])
+        self.store.forget(assigned.queue)
+        if self._locks is not None:
+            await self._locks.unlock(assigned.queue)
+
+    async def move(self, queues: Mapping[MessageQueue, int], *, save: bool = True) -> None:
+        """Continue at other offsets, after a reset, an OFFSET_ILLEGAL response or a seek. Messages
+        in work no longer count."""
+        for queue, offset in queues.items():
+            assigned = self.queues.get(queue)
+            if assigned is None:
+                continue
+            assigned.handle(Event.MOVED)
+            moved = self._make(queue, offset)
+            moved.limits, moved.locked_until = assigned.limits, assigned.locked_until
+            self.queues[queue] = moved
+            await self._listener.on_revoked(assigned)
+            if save:
+                self._record_offset(assigned)  # its final offset, which the new one overrides
+                self.store.put(queue, offset)
+                await self.store.save_surely([queue])
+            if self.queues.get(queue) is moved and not moved.is_revoked:
+                self._start(moved)
+
+    # Committing and locking
+
+    def start_saving(self) -> None:
+        """Commit offsets and renew locks in the background, until `close`."""
+        if self._loops:
+            return
+        tasks = self._context.tasks
+        self._loops = [tasks.run(self._keep_saving())]
+        if self._locks is not None:
+            self._loops.append(tasks.run(self._keep_locked(self._locks)))
+
+    async def close(self) -> None:
+        """Release every queue and stop the background work."""
+        for loop in self._loops:
+            loop.cancel()
+        for assigned in list(self.queues.values()):
+            self.release(assigned)
+        await self.released()
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(self._context.options.commit_interval_s)
+            self._record_offsets()
+            await self.store.save()
+
+    async def save_surely(self) -> None:
+        """Commit the offsets of all queues, and wait until they are stored."""
+        self._record_offsets()
+        await self.store.save_surely(list(self.queues))
+
+    def _record_offsets(self) -> None:
+        for assigned in self.queues.values():
+            self._record_offset(assigned)
+
+    def _record_offset(self, assigned: AssignedQueue) -> None:
+        offset = self._listener.committable(assigned)
+        if offset is not None:
+            self.store.put(assigned.queue, offset)
+
+    def committable(self, assigned: AssignedQueue) -> int | None:
+        return self._listener.committable(assigned)
+
+    async def _keep_locked(self, locks: QueueLocks) -> None:
+        pause_s = self._context.options.lock_interval_s
+        while True:
+            await asyncio.sleep(pause_s)
+            # A queue that still finishes its last message must not be consumed by its next owner.
+            leaving = [assigned for assigned, _ in self._releasing.values()]
+            has_all = await locks.renew([*self.queues.values(), *leaving])
+            pause_s = self._context.options.lock_interval_s
+            if not has_all:
+                pause_s = min(pause_s, LOCK_RETRY_S)

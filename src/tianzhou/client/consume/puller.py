@@ -1,0 +1,228 @@
+"""Pull from each assigned queue, for as long as it is assigned to this member.
+
+The next pull is sent as soon as a response arrives, before its messages are processed, so that the
+broker and the listener work at the same time. A pull that finds nothing waits at the broker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Final
+
+from tianzhou.client.consume.assignments import Assignments
+from tianzhou.client.consume.context import ConsumerContext, wait_for_room
+from tianzhou.client.consume.ready import PulledRecords
+from tianzhou.client.core.assigned_queue import AssignedQueue, Event
+from tianzhou.client.core.consume_rates import ConsumeRates
+from tianzhou.client.core.pulling import (
+    PAUSE_S,
+    PullAnswer,
+    PullRetry,
+    PullStatus,
+    next_replica,
+    pause_after,
+    read_answer,
+    records_of,
+    retry_after,
+    untrusted,
+)
+from tianzhou.client.core.routing import MASTER
+from tianzhou.client.core.window import Window
+from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, remote_error
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.queues import MessageQueue
+
+log: Final = logging.getLogger("tianzhou.client")
+
+GRACE_S: Final = 15.0
+"""How much longer than the broker may hold a pull the consumer waits for its response."""
+
+
+class Puller:
+    """One task for each assigned queue.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        assignments: Assignments,
+        deliver: Callable[[PulledRecords], None],
+        rates: ConsumeRates,
+    ) -> None:
+        self._context = context
+        self._shared = context.shared
+        self._assignments = assignments
+        self._deliver = deliver
+        self._rates = rates
+        self._commits = not context.options.broadcasting
+        self._running: dict[AssignedQueue, asyncio.Task[None]] = {}
+        self._paused: set[MessageQueue] = set()
+        self._is_paused = False
+        self._resumed = asyncio.Event()
+
+    def start(self, assigned: AssignedQueue) -> None:
+        self._running[assigned] = self._context.tasks.run(self._pull(assigned))
+
+    def stop(self, assigned: AssignedQueue) -> None:
+        task = self._running.pop(assigned, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Pause these queues, or all, after their current pulls."""
+        if queues is None:
+            self._is_paused = True
+        else:
+            self._paused.update(queues)
+        self._resumed.clear()
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        if queues is None:
+            self._is_paused = False
+        else:
+            self._paused.difference_update(queues)
+        self._resumed.set()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    def _is_on_hold(self, queue: MessageQueue) -> bool:
+        return self._is_paused or queue in self._paused
+
+    async def _wait_for_capacity(self, assigned: AssignedQueue) -> None:
+        """Pause the queue until the user resumes it and its window is no longer full."""
+        assigned.handle(Event.PAUSE)
+        while self._is_on_hold(assigned.queue):
+            self._resumed.clear()
+            await self._resumed.wait()
+        await wait_for_room(assigned)
+        assigned.handle(Event.RESUME)
+
+    async def _pull(self, assigned: AssignedQueue) -> None:
+        broker_id, failures = MASTER, 0
+        accepts_tag = assigned.plan.subscription.accepts_tag
+        while not assigned.is_revoked:
+            if self._is_on_hold(assigned.queue) or not assigned.has_room:
+                await self._wait_for_capacity(assigned)
+            try:
+                answer, took_s = await self._request(assigned, broker_id)
+            except ClientClosed:
+                return
+            except ClientError as error:
+                failures += 1
+                broker_id = await self._recover(assigned, error, failures, broker_id)
+                continue
+            broker_id, failures = answer.broker_id, 0
+            if answer.status is PullStatus.FOUND:
+                self._found(assigned, answer, accepts_tag, took_s)
+            elif answer.status is PullStatus.OFFSET_ILLEGAL:
+                if not await self._move(assigned, answer):
+                    return
+            else:
+                window = assigned.window
+                window.add([], [], max(window.next_offset, answer.next_offset))
+
+    async def _request(self, assigned: AssignedQueue, broker_id: int) -> tuple[PullAnswer, float]:
+        """Return the response to a pull, and how long it took in seconds."""
+        queue, offset = assigned.queue, assigned.window.next_offset
+        route = await self._shared.route(queue.topic)
+        address = route.any_address(queue.broker_name, broker_id)
+        if address is None:
+            raise NoRoute(
+                f"broker {queue.broker_name!r} of topic {queue.topic!r} is not registered"
+            )
+        committed = self._assignments.committable(assigned) if self._commits else None
+        begun = monotonic()
+        header, body = await self._shared.call(
+            address,
+            RequestCode.PULL_MESSAGE,
+            assigned.plan.ext(offset, committed),
+            timeout_s=assigned.plan.suspend_ms / 1000 + GRACE_S,
+        )
+        with untrusted(queue, offset):
+            answer = read_answer(header, body)
+        if answer is None:
+            raise remote_error(address, header.code, header.remark)
+        assigned.pulled_at = monotonic()
+        return answer, assigned.pulled_at - begun
+
+    def _found(
+        self,
+        assigned: AssignedQueue,
+        answer: PullAnswer,
+        accepts_tag: Callable[[bytes | None], bool] | None,
+        took_s: float,
+    ) -> None:
+        window = assigned.window
+        asked = window.next_offset
+        with untrusted(assigned.queue, asked):
+            records = records_of(answer.body, asked=asked, accepts_tag=accepts_tag)
+        window.add(records.offsets, records.sizes, answer.next_offset)
+        # Only of these responses: others have waited at the broker.
+        count, now_s = len(records.starts), assigned.pulled_at
+        self._rates.pulled(assigned.queue.topic, count, took_s, now_s)
+        if records.starts:
+            self._deliver(PulledRecords(assigned, records))
+
+    async def _move(self, assigned: AssignedQueue, answer: PullAnswer) -> bool:
+        """Continue at the offset that the broker suggests, because it does not have the requested
+        one. Returns False if another AssignedQueue continues."""
+        log.warning(
+            "group %s asked for offset %d of queue %s:%d of topic %s, which the broker does not "
+            "have (its first is %d); consumption continues at %d",
+            self._context.group,
+            assigned.window.next_offset,
+            assigned.queue.broker_name,
+            assigned.queue.queue_id,
+            assigned.queue.topic,
+            answer.min_offset,
+            answer.next_offset,
+        )
+        if assigned.window.count:
+            move = self._assignments.move({assigned.queue: answer.next_offset})
+            self._context.tasks.run(move)
+            return False
+        if answer.next_offset == assigned.window.next_offset:
+            await asyncio.sleep(PAUSE_S)
+        assigned.window = Window(answer.next_offset)
+        return True
+
+    async def _recover(
+        self, assigned: AssignedQueue, error: ClientError, failures: int, broker_id: int
+    ) -> int:
+        """Wait before the next attempt; return the broker id to pull from. Raises errors that no
+        retry can fix."""
+        log.log(
+            logging.WARNING if failures == 1 else logging.DEBUG,
+            "group %s could not pull from queue %s:%d of topic %s (failure %d in a row): %s; it "
+            "retries until it succeeds",
+            self._context.group,
+            assigned.queue.broker_name,
+            assigned.queue.queue_id,
+            assigned.queue.topic,
+            failures,
+            error,
+        )
+        match retry_after(error):
+            case PullRetry.NEVER:
+                raise error
+            case PullRetry.HEARTBEAT:
+                await self._shared.heartbeat_now()
+            case PullRetry.OTHER_REPLICA:
+                broker_id = await self._other_replica(assigned, broker_id)
+            case PullRetry.SAME_BROKER:
+                pass
+        await asyncio.sleep(pause_after(failures))
+        return broker_id
+
+    async def _other_replica(self, assigned: AssignedQueue, broker_id: int) -> int:
+        """Return the id of the next replica of this queue, from a fresh route."""
+        try:
+            route = await self._shared.refresh(assigned.queue.topic)
+        except ClientError:
+            return broker_id  # the NameServer may be unavailable too; keep the old route
+        return next_replica(route.brokers.get(assigned.queue.broker_name, {}), broker_id)

@@ -1,0 +1,240 @@
+"""Routes of topics: requested at first use, refreshed regularly, and watched.
+
+The NameServer is chosen at random, because many clients may start at the same time; the next one is
+used when it does not respond. Host names are resolved for every connection, so a NameServer may
+move.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client.core.routing import (
+    DEFAULT_TOPIC_QUEUES,
+    TopicRoute,
+    addresses_of,
+    borrowed_route,
+    route_of,
+)
+from tianzhou.client.errors import (
+    CallTimeout,
+    ClientClosed,
+    ConnectionLost,
+    NoNameServer,
+    TopicNotFound,
+    Unreachable,
+    remote_error,
+)
+from tianzhou.client.transport.pool import Connections
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.header import Header
+from tianzhou.wire.names import DEFAULT_TOPIC
+from tianzhou.wire.routes import ClusterTable, TopicRouteData, decode_cluster_table, decode_route
+
+log: Final = logging.getLogger("tianzhou.client")
+
+
+OnChange = Callable[[TopicRoute], None]
+
+
+class NameServers:
+    """Requests to any of several NameServers.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], connections: Connections, call_timeout_s: float
+    ) -> None:
+        assert addresses
+        self.addresses = tuple(addresses)
+        self._connections = connections
+        self._call_timeout_s = call_timeout_s
+        self._index = random.randrange(len(self.addresses))
+
+    @property
+    def current(self) -> str:
+        """The address that gets the next request."""
+        return self.addresses[self._index]
+
+    async def call(
+        self, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_s: float | None = None
+    ) -> tuple[Header, bytes]:
+        """Return the response of the first NameServer that responds. Raises NoNameServer."""
+        failures: dict[str, str] = {}
+        loop = asyncio.get_running_loop()
+        each_s = timeout_s or self._call_timeout_s
+        deadline = loop.time() + each_s * len(self.addresses)
+        # One attempt more than there are servers: a connection may have died since its last use.
+        for _ in range(len(self.addresses) + 1):
+            left_s = min(each_s, deadline - loop.time())
+            if left_s <= 0:
+                break
+            address = self.current
+            try:
+                return await self._connections.call(address, code, ext, body, timeout_s=left_s)
+            except (Unreachable, ConnectionLost, CallTimeout) as error:
+                failures[address] = str(error)
+                if self.current == address:  # another caller may have moved on already
+                    self._index = (self._index + 1) % len(self.addresses)
+        raise NoNameServer(failures)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises TopicNotFound, NoNameServer, RemoteError."""
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer, body = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise TopicNotFound(topic)
+        if answer.code != ResponseCode.SUCCESS:
+            raise remote_error(self.current, answer.code, answer.remark)
+        return decode_route(body)
+
+    async def cluster_table(self) -> ClusterTable:
+        """Return all brokers of all clusters. Raises NoNameServer and RemoteError."""
+        answer, body = await self.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if answer.code != ResponseCode.SUCCESS:
+            raise remote_error(self.current, answer.code, answer.remark)
+        return decode_cluster_table(body)
+
+
+class Routes:
+    """The known routes.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, nameservers: NameServers, on_learned: Callable[[TopicRoute], None]) -> None:
+        self._nameservers = nameservers
+        self._on_learned = on_learned
+        self._routes: dict[str, TopicRoute] = {}
+        self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._watchers: dict[str, list[OnChange]] = {}
+        self._stale: set[str] = set()
+        """Topics whose last refresh failed; each is reported once, until a refresh succeeds."""
+
+    def known(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return the known route, or the NameServer's. Raises TopicNotFound."""
+        found = self._routes.get(topic)
+        if found is not None and not found.is_borrowed:
+            return found
+        return await self.refresh(topic)
+
+    async def route_for_sending(self, topic: str) -> TopicRoute:
+        """As `route`, but a topic that brokers may create gets the route of the default topic."""
+        found = self._routes.get(topic)
+        if found is not None:
+            return found
+        try:
+            return await self.refresh(topic)
+        except TopicNotFound:
+            return await self._borrow(topic)
+
+    async def _borrow(self, topic: str) -> TopicRoute:
+        try:
+            default = await self._nameservers.route(DEFAULT_TOPIC)
+        except TopicNotFound:
+            default = None
+        if default is not None:
+            route = borrowed_route(topic, default, DEFAULT_TOPIC_QUEUES)
+            if route.write_queues:
+                self._learn(route)
+                return route
+        raise TopicNotFound(topic, "create it; no broker creates topics automatically")
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Return a fresh route; concurrent calls for one topic share a request."""
+        refreshing = self._refreshing.get(topic)
+        if refreshing is None:
+            refreshing = asyncio.get_running_loop().create_task(self._fetch(topic))
+            self._refreshing[topic] = refreshing
+            refreshing.add_done_callback(lambda done: self._refreshed(topic, done))
+        try:
+            return await asyncio.shield(refreshing)
+        except asyncio.CancelledError:
+            if refreshing.cancelled():  # the client was closed, not this caller cancelled
+                raise ClientClosed(f"the client was closed before {topic!r} was found") from None
+            raise
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        return route_of(topic, await self._nameservers.route(topic))
+
+    def _refreshed(self, topic: str, done: "asyncio.Task[TopicRoute]") -> None:
+        del self._refreshing[topic]
+        if not done.cancelled() and done.exception() is None:
+            if topic in self._stale:
+                self._stale.remove(topic)
+                log.info("the route of topic %s was refreshed again", topic)
+            self._learn(done.result())
+
+    def _learn(self, route: TopicRoute) -> None:
+        if self._routes.get(route.topic) == route:
+            return
+        self._routes[route.topic] = route
+        self._on_learned(route)
+        for on_change in tuple(self._watchers.get(route.topic, ())):
+            on_change(route)
+
+    def watch(self, topic: str, on_change: OnChange) -> Callable[[], None]:
+        watchers = self._watchers.setdefault(topic, [])
+        watchers.append(on_change)
+
+        def stop() -> None:
+            with contextlib.suppress(ValueError):
+                watchers.remove(on_change)
+
+        return stop
+
+    def addresses(self, *, masters_only: bool) -> set[str]:
+        return addresses_of(self._routes.values(), masters_only=masters_only)
+
+    def broker_address(self, broker_name: str, broker_id: int) -> str | None:
+        """Return the address of a broker from any known route."""
+        found = (route.address(broker_name, broker_id) for route in self._routes.values())
+        return next((address for address in found if address is not None), None)
+
+    async def refresh_all(self) -> None:
+        """Refresh all routes. A route that cannot be refreshed is kept: an old one is better than
+        none."""
+        topics = self._routes.keys() | {
+            topic for topic, watchers in self._watchers.items() if watchers
+        }
+        for topic in sorted(topics):
+            try:
+                await self.refresh(topic)
+            except TianzhouError as error:
+                self._refresh_failed(topic, error)
+
+    def _refresh_failed(self, topic: str, error: TianzhouError) -> None:
+        is_first = topic not in self._stale
+        self._stale.add(topic)
+        known = self._routes.get(topic)
+        if known is None or known.is_borrowed:
+            # The topic may be created later, by its first message or by an operator; a consumer of
+            # it has warned already.
+            log.log(
+                logging.INFO if is_first else logging.DEBUG,
+                "topic %s has no route yet: %s",
+                topic,
+                error,
+                extra={"topic": topic},
+            )
+        else:
+            log.log(
+                logging.WARNING if is_first else logging.DEBUG,
+                "the route of topic %s could not be refreshed: %s; the client keeps using the "
+                "one it has",
+                topic,
+                error,
+                extra={"topic": topic},
+            )
+
+    def cancel(self) -> None:
+        for refreshing in tuple(self._refreshing.values()):
+            refreshing.cancel()

@@ -1,0 +1,1 @@
+"""Connections: the only modules of the client that use sockets."""

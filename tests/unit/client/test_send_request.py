@@ -1,0 +1,139 @@
+"""What goes into a frame, and what its answer means."""
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.core.send_request import (
+    Compression,
+    SendFields,
+    SendStatus,
+    batch_request,
+    check_batchable,
+    message_request,
+    results_of,
+)
+from tianzhou.record.batch import decode_batch
+from tianzhou.record.compression import decompress
+from tianzhou.record.message import Message
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_send import SendMessageV2Request
+from tianzhou.wire.header import RESPONSE_FLAG, Header
+from tianzhou.wire.queues import MessageQueue
+
+QUEUE = MessageQueue(topic="t", broker_name="b", queue_id=3)
+FIELDS = SendFields("makers", "TBW102", 4)
+
+
+def answer(code: int = 0, **ext: str) -> Header:
+    return Header(code=code, opaque=1, flag=RESPONSE_FLAG, ext=ext)
+
+
+def test_the_fields_of_a_send_are_those_of_the_protocol() -> None:
+    request = message_request(Message("t", b"x", tags="a", flag=9), "ID1", sys_flag=4)
+    fields = SendMessageV2Request.from_ext(FIELDS.ext(request, QUEUE, 1_700_000_000_000))
+    assert fields == SendMessageV2Request(
+        producer_group="makers",
+        topic="t",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=3,
+        sys_flag=4,
+        born_timestamp_ms=1_700_000_000_000,
+        flag=9,
+        properties="TAGS\x01a\x02UNIQ_KEY\x01ID1\x02",
+        broker_name="b",
+    )
+
+
+def test_a_batch_carries_each_message_with_its_own_id() -> None:
+    messages = [Message("t", b"1", tags="a"), Message("t", b"22", flag=5)]
+    request = batch_request(messages, ["ID1", "ID2"])
+    assert request.code == RequestCode.SEND_BATCH_MESSAGE
+    assert request.properties == ""
+    assert decode_batch(bytes(request.body)) == [
+        (0, b"1", b"TAGS\x01a\x02UNIQ_KEY\x01ID1\x02"),
+        (5, b"22", b"UNIQ_KEY\x01ID2\x02"),
+    ]
+    assert SendMessageV2Request.from_ext(FIELDS.ext(request, QUEUE, 0)).batch
+    impatient = batch_request([Message("t", b"1", wait_store_ok=False)], ["ID1"])
+    assert impatient.properties == "WAIT\x01false\x02"
+
+
+@pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
+def test_bodies_are_compressed_from_a_size_on(kind: Compression) -> None:
+    small = message_request(Message("t", b"a" * 99), "ID", compress=kind, over_bytes=100)
+    assert (small.body, small.sys_flag) == (b"a" * 99, 0)
+    large = message_request(
+        Message("t", b"a" * 100), "ID", compress=kind, over_bytes=100, sys_flag=4
+    )
+    assert large.sys_flag == kind.value | 4
+    assert len(large.body) < 100
+    assert decompress(large.body, large.sys_flag) == b"a" * 100
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (0, SendStatus.SEND_OK),
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_four_answers_mean_stored(code: int, status: SendStatus) -> None:
+    request = message_request(Message("t", b"x"), "ID1")
+    (result,) = (
+        results_of(
+            answer(
+                code,
+                msgId="OFF1",
+                queueId="3",
+                queueOffset="17",
+                transactionId="ID1",
+                MSG_REGION="r",
+                TRACE_ON="true",
+                recallHandle="h",
+            ),
+            request,
+            QUEUE,
+        )
+        or []
+    )
+    assert (result.status, result.message_id, result.offset_id) == (status, "ID1", "OFF1")
+    assert (result.queue, result.queue_offset) == (QUEUE, 17)
+    assert (result.transaction_id, result.recall_handle) == ("ID1", "h")
+    assert (result.region_id, result.is_traced) == ("r", True)
+
+
+@pytest.mark.parametrize("code", [1, 2, 13, 14, 16, 17, 29, 31_999])
+def test_others_mean_not_stored(code: int) -> None:
+    assert results_of(answer(code), message_request(Message("t", b"x"), "ID1"), QUEUE) is None
+
+
+def test_an_answer_without_its_fields_is_noticed() -> None:
+    with pytest.raises(KeyError):
+        results_of(answer(), message_request(Message("t", b"x"), "ID1"), QUEUE)
+
+
+def test_the_answer_to_a_batch_is_one_for_each() -> None:
+    request = batch_request([Message("t", b"%d" % n) for n in range(3)], ["A", "B", "C"])
+    results = results_of(answer(msgId="X,Y,Z", queueId="3", queueOffset="5"), request, QUEUE) or []
+    assert [(r.message_id, r.offset_id, r.queue_offset) for r in results] == [
+        ("A", "X", 5),
+        ("B", "Y", 6),
+        ("C", "Z", 7),
+    ]
+    # A topic whose batches are single records answers with one place.
+    results = results_of(answer(msgId="X", queueId="3", queueOffset="5"), request, QUEUE) or []
+    assert [(r.offset_id, r.queue_offset) for r in results] == [("X", 5), ("X", 6), ("X", 7)]
+
+
+def test_a_message_that_waits_elsewhere_says_where() -> None:
+    request = message_request(Message("t", b"x", delay_level=2), "ID1")
+    (result,) = results_of(answer(msgId="X", queueId="1", queueOffset="5"), request, QUEUE) or []
+    assert result.queue.queue_id == 1
+
+
+def test_no_batch_for_a_retry_topic() -> None:
+    with pytest.raises(UsageError, match="takes no batches"):
+        check_batchable([Message("%RETRY%g", b"x")])
