@@ -23,6 +23,7 @@ RUN_BY = {
         "docs/test_docs_getting_started.py",
         "pipelines/test_getting_started_sql.py",
     ],
+    "docs/idempotence.md": ["client/test_idempotence_docs.py"],
     "docs/metrics.md": ["docs/test_docs_operations.py", "client/test_spans.py"],
     "docs/nameserver.md": ["abuse/test_abuse_cluster.py"],
     "docs/operations/backup.md": ["docs/test_docs_operations.py"],

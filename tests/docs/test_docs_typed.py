@@ -11,7 +11,14 @@ from docs.fragments import whole
 from docs.pages import Page
 from docs.terminal import BIN
 
-PAGES = ("README", "docs/getting-started", "docs/client", "docs/consumers", "docs/admin")
+PAGES = (
+    "README",
+    "docs/getting-started",
+    "docs/client",
+    "docs/consumers",
+    "docs/idempotence",
+    "docs/admin",
+)
 RULES = {
     "typeCheckingMode": "strict",
     "pythonVersion": "3.11",
