@@ -1,5 +1,6 @@
 """The page about Raft groups: a group on this machine, members elsewhere, one seed in words."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from docs.pages import ROOT, Page
 from docs.terminal import Terminal, accept, joined
+from tianzhou.replication.raft_settings import RaftSettings, check
 
 TRY, MEMBER, SIMULATE = Page("docs/raft.md").blocks("sh")
 
@@ -35,3 +37,16 @@ def test_one_seed_is_told_and_made_shorter(tmp_path: Path) -> None:
     assert "Outcome(seed=1220" in terminal.type(trace)
     with pytest.raises(AssertionError, match="seed 1220 passes"):
         terminal.type(shrink)
+
+
+def test_election_settings_of_the_comparison_page_are_accepted() -> None:
+    text = Page("docs/comparison.md").text
+    given = {
+        name: int(value)
+        for name, value in re.findall(r"`(raft_\w+_ms) = (\d+)`", text)
+        if value != "1000"  # the default, which the page names too
+    }
+    assert given == {"raft_election_ms": 150, "raft_heartbeat_ms": 50}
+    group = {"raft_group": "orders", "raft_id": "n0", "raft_peers": "n0=127.0.0.1:10912"}
+    assert check(RaftSettings(**group, **given))  # pyright: ignore[reportArgumentType]
+    assert RaftSettings().raft_election_ms == 1000
