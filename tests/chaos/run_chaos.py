@@ -171,6 +171,7 @@ def _note(done: Done, seed: int) -> None:
             "recovery_s": round(done.report.recovery_s, 3),
             "level_s": round(done.report.level_s, 3),
             "deliveries": done.report.deliveries,
+            "elections": done.report.elections,
             "failovers_s": [round(seconds, 3) for seconds in done.report.failovers_s],
             **{outcome.value: count for outcome, count in done.report.counts.items()},
             **{kind.value: count for kind, count in done.report.kinds.items()},

@@ -15,9 +15,17 @@ from tianzhou.testing.chaos.administering import ENOUGH, administrators
 from tianzhou.testing.chaos.cluster import CannotMount, Mode
 from tianzhou.testing.chaos.faults import FAULTS
 from tianzhou.testing.chaos.guarantees import Guarantees
-from tianzhou.testing.chaos.history import Kind, Outcome, Send
+from tianzhou.testing.chaos.history import History, Kind, Outcome, Send, Trouble
 from tianzhou.testing.chaos.producing import Answer
-from tianzhou.testing.chaos.scenarios import Play, Scenario, ScenarioFailed, failovers, play_of
+from tianzhou.testing.chaos.scenarios import (
+    ELECTION_S,
+    Play,
+    Scenario,
+    ScenarioFailed,
+    failovers,
+    play_of,
+    surprising_elections,
+)
 from tianzhou.testing.chaos.stage import Stage
 from tianzhou.testing.chaos.table import ADMINISTERED, QUICK, SCENARIOS
 
@@ -65,10 +73,34 @@ def test_changes_sent_to_every_member_are_linear(name: str, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(SCENARIO_S)
 @pytest.mark.parametrize("rank", [0, 1])
-def test_repeated_leader_kills_keep_failover_short(rank: int, tmp_path: Path) -> None:
-    """The time to a client's next acknowledged send: 2 s in the median, 5 s at p99."""
-    report = play_of(failovers(rank, FAILOVERS), tmp_path / "cluster", SEED).run()
+def test_repeated_leader_kills_keep_failover_short(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time to a client's next acknowledged send: 2 s in the median, 5 s at p99. Every kill
+    is followed by an election, which is found in the logs."""
+    elected: list[float] = []
+    found = Stage.elections
+
+    def elections(stage: Stage) -> list[float]:
+        elected.extend(found(stage))
+        return elected
+
+    monkeypatch.setattr(Stage, "elections", elections)
+    play = play_of(failovers(rank, FAILOVERS), tmp_path / "cluster", SEED)
+    report = play.run()
     assert len(report.failovers_s) == FAILOVERS * 6
+    kills = [trouble for trouble in play.history.troubles if "kill -9" in trouble.what]
+    assert len(kills) == FAILOVERS
+    for kill in kills:
+        assert any(kill.began <= at <= kill.ended for at in elected), (kill, elected)
+
+
+def test_election_outside_of_faults_counts_as_a_fault() -> None:
+    history = History()
+    history.sends.append(Send("one", "one-1", 100.0, 100.1, Outcome.OK))
+    history.troubles.append(Trouble("kill -9 of the leader", 110.0, 115.0))
+    (found,) = surprising_elections([90.0, 112.0, 130.0], history)
+    assert (found.began, found.ended) == (130.0 - ELECTION_S, 130.0)
 
 
 def drop_the_end(stage: Stage) -> None:

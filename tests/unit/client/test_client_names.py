@@ -19,7 +19,11 @@ MODULES = [tianzhou.client, tianzhou.client.sync]
 def declared(path: Path) -> dict[str, str]:
     """Names that the module imports for type checkers, with the modules they come from."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    (block,) = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
     return {
         alias.name: node.module or ""
         for node in block.body

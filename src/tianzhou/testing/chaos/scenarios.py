@@ -5,6 +5,7 @@ during and after the fault.
 """
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,6 +36,8 @@ DELIVERED_S: Final = 40.0
 
 PASSED_S: Final = 10.0
 """A shorter wait for readers that may have passed an offset before it was reused."""
+ELECTION_S: Final = 5.0
+"""An election ends at most this long after the previous leader was last heard."""
 WEAKER: Final = {"SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT"}
 """Statuses of messages that are stored with less than the configured guarantee."""
 
@@ -117,6 +120,19 @@ class Report:
     """From the death of a leader to the next acknowledged send, of each client and each kill."""
     level_s: float = 0.0
     """From the last send until all replicas are equal."""
+    elections: int = 0
+    """Leaders that were elected although no fault was injected then: the machine was too busy."""
+
+
+def surprising_elections(elections: list[float], history: History) -> list[Trouble]:
+    """Elections that no fault explains: on a busy machine a leader may pause for longer than its
+    group waits. They have the effects that a leader change is documented to have."""
+    first = min((send.began for send in history.sends), default=math.inf)
+    return [
+        Trouble("an election without a fault", at - ELECTION_S, at)
+        for at in elections
+        if at > first and not any(t.began <= at <= t.ended for t in history.troubles)
+    ]
 
 
 class Play:
@@ -219,6 +235,9 @@ class Play:
     def _judge(self, stage: Stage, groups: tuple[str, ...]) -> None:
         self.tell("judge")
         history, report = self.history, self.report
+        surprises = surprising_elections(stage.elections(), history)
+        history.troubles += surprises
+        report.elections = len(surprises)
         found = stage.gather()
         report.deliveries = len(history.deliveries)
         report.counts = {

@@ -1,6 +1,7 @@
 """The stage of a scenario: a started cluster of some shape, with its topic."""
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ LEVEL_S: Final = 30.0
 LEADER_S: Final = 20.0
 MEMBERS_OF_RAFT: Final = 3
 DISK_BYTES: Final = 64 << 20
+
+_LEADS: Final = re.compile(r"^(\S+ \S+),(\d{3}) \w+ +raft\.serves ", re.MULTILINE)
 
 
 class Edge(NamedTuple):
@@ -125,6 +128,16 @@ class Stage:
     def stored(self) -> dict[Place, str]:
         """Return the visible messages of the masters."""
         return {place: value for group in self.groups for place, value in _scan(group[0]).items()}
+
+    def elections(self) -> list[float]:
+        """Return when members began to lead, as their logs have it, in the monotonic clock."""
+        behind = time.time() - time.monotonic()
+        return sorted(
+            time.mktime(time.strptime(second, "%Y-%m-%d %H:%M:%S")) + int(ms) / 1000 - behind
+            for group in self.groups
+            for broker in group
+            for second, ms in _LEADS.findall(broker.server.log())
+        )
 
     def gather(self) -> Evidence:
         """Scan all replicas, then stop the brokers and verify their files."""

@@ -27,11 +27,11 @@ class KitClock:
 
     def __init__(self, now_ms: int | None = None, *, held: bool = False) -> None:
         self._lock = threading.Lock()
-        self._ahead_ms = 0 if now_ms is None else now_ms - _system_ms()
-        self._held_ms: int | None = None
+        system_ms = _system_ms()
+        start_ms = system_ms if now_ms is None else now_ms
+        self._ahead_ms = start_ms - system_ms
+        self._held_ms = start_ms if held else None
         self._moved: list[Callable[[], None]] = []
-        if held:
-            self.hold()
 
     def now_ms(self) -> int:
         """Return the wall time in milliseconds since 1970."""
