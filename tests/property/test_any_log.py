@@ -15,9 +15,15 @@ from tianzhou.record.message import MessageView
 from tianzhou.record.walk import are_vouched_for, first_unsound, is_sound, walk
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.derive import derive, derive_plainly
-from tianzhou.store.derive_columns import derive_by_shape
-from tianzhou.store.derive_record import Derived, facts_of, last_store_time, store_time_of
+from tianzhou.store.derive import (
+    Derived,
+    derive,
+    derive_by_shape,
+    derive_plainly,
+    facts_of,
+    last_store_time,
+    store_time_of,
+)
 from tianzhou.store.errors import RawRefused
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.replica_log import whole

@@ -10,9 +10,7 @@ from tianzhou.record import flags, properties
 from tianzhou.record.chunk import NUMPY_FROM, RecordChunk
 from tianzhou.record.message import decode_all
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.derive import derive, derive_plainly
-from tianzhou.store.derive_columns import derive_by_shape
-from tianzhou.store.derive_record import Derived
+from tianzhou.store.derive import Derived, derive, derive_by_shape, derive_plainly
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 DELAYS_MS = (1000, 5000, 10_000)

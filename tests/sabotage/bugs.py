@@ -156,7 +156,7 @@ HOSTILE: Final = (
         "lengths of a record believed",
         "hostile",
         (
-            "tianzhou.store.derive_record:facts_of",
+            "tianzhou.store.derive:facts_of",
             "if body_size < 0 or topic_at + 3 > end:",
             "if False:",
         ),

@@ -26,7 +26,7 @@ from tianzhou.net.rearm import rearm
 from tianzhou.net.server import Server
 from tianzhou.net.server_connection import ServerConnection, Service
 from tianzhou.record.ids import Host, encode_host
-from tianzhou.store.derive_record import Malformed
+from tianzhou.store.derive import Malformed
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from tianzhou.base.probe import Histogram
 from tianzhou.broker.metrics import Series
 from tianzhou.store.consume_queue import sizes_of
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 
 SECOND_MS: Final = 1_000
 RATE_WINDOWS_S: Final = (10, 60, 600)

@@ -28,7 +28,7 @@ from tianzhou.record.chunk import RecordChunk, build, stamp
 from tianzhou.record.layout import HEAD, INT64, position_of
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
-from tianzhou.store.derive_record import store_time_of
+from tianzhou.store.derive import store_time_of
 from tianzhou.wire.names import SYSTEM_PREFIX
 
 TOPIC: Final = SYSTEM_PREFIX + "raft_entry"

@@ -8,7 +8,7 @@ from tianzhou.record.layout import MAGIC_BLANK, SIZE_AND_MAGIC
 from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_at
 from tianzhou.replication.raft_places import Places
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.derive_record import store_time_of
+from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.segments import Segment
 

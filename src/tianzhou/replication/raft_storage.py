@@ -29,7 +29,7 @@ from tianzhou.replication.raft_places import Places
 from tianzhou.replication.raft_state import GroupState, RaftFiles
 from tianzhou.store.commit_log import Appended, LogSpan
 from tianzhou.store.consume_queue import MISSING
-from tianzhou.store.derive_record import store_time_of
+from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import DiskFull, StoreDamaged
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.store import MessageStore

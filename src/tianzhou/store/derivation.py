@@ -15,7 +15,7 @@ import msgspec
 
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.files import Files
 from tianzhou.store.tables import Table
 
@@ -54,22 +54,20 @@ class Derivation:
         self._table = Table(
             files, f"{tables_path}/{FILE}", _DECODER.decode, _Stored(), needs=_NEEDS
         )
-        self._stored = self._saved = self._table.load()
         self._saving = threading.Lock()
         self._delays_ms = tuple(delays_ms)
+        self._saved = self._table.load()
+        self._change(self._saved)
 
-    @property
-    def delays_ms(self) -> tuple[int, ...]:
+    def _change(self, stored: _Stored) -> None:
+        self._stored = stored
+        levels = stored.delay_levels
+        # Dispatch needs these for every slice, so they are computed only when something changes.
+        self.delays_ms = levels[-1].delays_ms if levels else self._delays_ms
         """The levels of the newest records."""
-        levels = self._stored.delay_levels
-        return levels[-1].delays_ms if levels else self._delays_ms
-
-    @property
-    def is_uniform(self) -> bool:
+        self.is_uniform = len(levels) == 1 and not stored.deleted_topics
         """Whether all records of the log have the same delay levels, and no topic was deleted:
         then `parts` divides nothing and `live` leaves nothing out."""
-        stored = self._stored
-        return len(stored.delay_levels) == 1 and not stored.deleted_topics
 
     @property
     def deleted_topics(self) -> Mapping[str, int]:
@@ -93,9 +91,8 @@ class Derivation:
         """Mark the topic's records before this offset as deleted; durable after `save`."""
         deleted = self._stored.deleted_topics
         if at > deleted.get(topic, 0):
-            self._stored = _Stored(
-                delay_levels=self._stored.delay_levels, deleted_topics=deleted | {topic: at}
-            )
+            levels = self._stored.delay_levels
+            self._change(_Stored(delay_levels=levels, deleted_topics=deleted | {topic: at}))
 
     def cut(self, log_end: int) -> None:
         """Handle truncation of the log here: entries for later offsets no longer apply."""
@@ -107,7 +104,7 @@ class Derivation:
         self._save(levels, {topic: min(at, log_end) for topic, at in deleted.items()})
 
     def _save(self, levels: tuple[DelayLevels, ...], deleted: dict[str, int]) -> None:
-        self._stored = _Stored(delay_levels=levels, deleted_topics=deleted)
+        self._change(_Stored(delay_levels=levels, deleted_topics=deleted))
         self.save()
 
     def save(self) -> None:

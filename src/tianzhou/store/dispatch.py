@@ -13,8 +13,7 @@ from tianzhou.record.walk import Stop
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import Derivation
-from tianzhou.store.derive import derive
-from tianzhou.store.derive_record import Derived, Malformed, QueueUnits
+from tianzhou.store.derive import Derived, Malformed, QueueUnits, derive
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues

@@ -16,7 +16,7 @@ from tianzhou.record.layout import RECORD_BYTES_MIN
 from tianzhou.store import segments
 from tianzhou.store.checkpoint import SECTOR, UNKNOWN, Checkpoint, decode
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.derive_record import store_time_of
+from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import StoreRefused
 from tianzhou.store.files import File, Files, list_visible
 from tianzhou.store.layout import Paths, recorded_paths

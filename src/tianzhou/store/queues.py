@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
 from tianzhou.store.consume_queue import UNIT_BYTES, ConsumeQueue
-from tianzhou.store.derive_record import is_topic_name
+from tianzhou.store.derive import is_topic_name
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.file_cache import FileCache
 from tianzhou.store.files import Files, list_visible

@@ -22,7 +22,7 @@ from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
-from tianzhou.store.derive_record import facts_of, last_store_time
+from tianzhou.store.derive import facts_of, last_store_time
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint

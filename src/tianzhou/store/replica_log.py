@@ -25,7 +25,7 @@ from tianzhou.store import recovery
 from tianzhou.store.checkpoint import NO_QUEUES, UNKNOWN, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.derive_record import last_store_time
+from tianzhou.store.derive import last_store_time
 from tianzhou.store.errors import DiskFull, RawRefused, StoreDamaged, StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.flush import Derivations, Flusher, FlushThread

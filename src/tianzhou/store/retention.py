@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.derive_record import last_store_time
+from tianzhou.store.derive import last_store_time
 from tianzhou.store.descriptors import is_unopened
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, Usage, parent_of

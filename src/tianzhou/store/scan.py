@@ -19,7 +19,7 @@ from tianzhou.record.layout import (
 )
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, Walk, first_unsound, is_sound, walk
-from tianzhou.store.derive_record import store_time_of
+from tianzhou.store.derive import store_time_of
 from tianzhou.store.segments import Segment
 
 SLICE_RECORDS: Final = 2048

@@ -10,7 +10,7 @@ from tianzhou.record.message import MessageView
 from tianzhou.record.walk import is_sound
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
-from tianzhou.store.derive_record import store_time_of
+from tianzhou.store.derive import store_time_of
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.read import ReadResult, ReadStatus
 from tianzhou.store.scan import record_bytes

@@ -19,7 +19,7 @@ from tianzhou.store import layout, opening, recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.descriptors import is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDamaged, StoreFenced
 from tianzhou.store.failpoint import failpoint

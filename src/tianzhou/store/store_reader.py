@@ -9,7 +9,7 @@ from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.store import read, search
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.derivation import Derivation
-from tianzhou.store.derive_record import Malformed
+from tianzhou.store.derive import Malformed
 from tianzhou.store.descriptors import NotOpened, shortage_text
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull

@@ -10,8 +10,7 @@ from tianzhou.store.checkpoint import UNKNOWN, Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, gap_max
 from tianzhou.store.derivation import Derivation
-from tianzhou.store.derive import derive
-from tianzhou.store.derive_record import Derived, QueueUnits
+from tianzhou.store.derive import Derived, QueueUnits, derive
 from tianzhou.store.dispatch import malformed_of
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import Files, list_visible

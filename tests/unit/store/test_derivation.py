@@ -10,7 +10,7 @@ from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import FILE, Derivation
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.detect import detect
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.store import MessageStore

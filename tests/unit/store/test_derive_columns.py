@@ -1,17 +1,17 @@
 """The fast way against the loop, on the cases it must notice. `tests/property/test_derive.py` does
 the same with anything."""
 
+from typing import Any
+
 import pytest
 
 from tianzhou.base.java import key_hash, string_hash
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
 from tianzhou.record import flags
 from tianzhou.record.chunk import Entry, build, stamp
-from tianzhou.store import derive_columns as shapes
+from tianzhou.store import derive as module
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.derive import derive_plainly
-from tianzhou.store.derive_columns import derive_by_shape
-from tianzhou.store.derive_record import Derived, facts_of
+from tianzhou.store.derive import Derived, derive_by_shape, derive_plainly
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 NOW = 1_700_000_000_000
@@ -50,13 +50,14 @@ def agreed(given: list[Entry]) -> Derived:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The starts of the records that go through the loop after all."""
     seen: list[int] = []
+    original: Any = module.__dict__["_one_by_one"]
 
-    def counted(buffer: bytes, start: int, end: int, delays_ms: tuple[int, ...]) -> object:
-        seen.append(start)
-        return facts_of(buffer, start, end, delays_ms)
+    def counted(buffer: bytes, columns: Any, row: int, delays_ms: tuple[int, ...]) -> None:
+        seen.append(int(columns.at[row]))
+        original(buffer, columns, row, delays_ms)
 
-    monkeypatch.setattr(shapes, "facts_of", counted)
-    monkeypatch.setattr(shapes, "_last_shapes", {})
+    monkeypatch.setattr(module, "_one_by_one", counted)
+    monkeypatch.setattr(module, "_last_shapes", {})
     return seen
 
 
@@ -184,10 +185,10 @@ def _text_with_hash(wanted: int) -> str:
 def test_derive_columns_remembers_shapes_up_to_a_limit(
     one_by_one: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shapes, "_SHAPES_MAX", 2)
+    monkeypatch.setattr(module, "_SHAPES_MAX", 2)
     for size in range(1, 6):
         agreed(entries(b"TAGS\x01" + b"t" * size + b"\x02"))
-        assert len(shapes._last_shapes) <= 2
+        assert len(module._last_shapes) <= 2
     assert one_by_one == []
 
 

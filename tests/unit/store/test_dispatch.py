@@ -8,7 +8,7 @@ from tianzhou.record.layout import AT_SYS_FLAG
 from tianzhou.store import dispatch, scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues

@@ -4,7 +4,7 @@ import pytest
 
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.file_cache import FileCache
 from tianzhou.store.verify import QueueCheck
 from tianzhou.testing.sim.disk import SimDisk

@@ -23,7 +23,7 @@ from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record.layout import AT_PHYSICAL_OFFSET, INT64
 from tianzhou.record.message import decode_all
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.protocols import LogAppender, QueueReader
 from tianzhou.store.read import PendingRead, ReadLimit, ReadResult, ReadStatus

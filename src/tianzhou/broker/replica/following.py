@@ -21,7 +21,7 @@ from tianzhou.replication.ha_agreement import check_master, settle_log
 from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import probe_of
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.store import MessageStore
 
 log: Final = logging.getLogger("tianzhou.replication")

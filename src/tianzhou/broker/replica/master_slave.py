@@ -37,7 +37,7 @@ from tianzhou.replication.ha_master import HaMaster, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.raft_bodies import RaftView

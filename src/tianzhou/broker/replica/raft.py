@@ -34,7 +34,7 @@ from tianzhou.replication.durability import Durability, durability_of
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.errors import DiskFull
 from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.raft_bodies import RaftView

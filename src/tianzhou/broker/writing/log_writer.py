@@ -20,7 +20,7 @@ from tianzhou.record.chunk import Entry, RecordChunk, build, join
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.replication.durability import Durability, Outcome
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.derive_record import QueueUnits
+from tianzhou.store.derive import QueueUnits
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
