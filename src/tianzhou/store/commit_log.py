@@ -18,10 +18,9 @@ from tianzhou.record.layout import BLANK, MAGIC_BLANK
 from tianzhou.store import append_check, segments
 from tianzhou.store.descriptors import Failure, is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.failpoint import failpoint
+from tianzhou.store.failpoint import armed, failpoint
 from tianzhou.store.files import Files
-from tianzhou.store.page_sums import PageSums
-from tianzhou.store.segments import Segment
+from tianzhou.store.segments import PageSums, Segment
 
 HOT_MEMORY_RATIO: Final = 0.4
 """RocketMQ's rule: the end of the log, up to this fraction of memory, is assumed to be cached."""
@@ -93,7 +92,8 @@ class CommitLog:
         span.
 
         Raises DiskFull if nothing was written. After an OSError some records may be written."""
-        failpoint("log.before_append")
+        if armed:
+            failpoint("log.before_append")
         try:
             spans = self._plan(chunk)
             for span in spans:
@@ -110,7 +110,8 @@ class CommitLog:
         try:
             for span in spans:
                 self._write(chunk, span, now_ms)
-            failpoint("log.after_append")
+            if armed:
+                failpoint("log.after_append")
         except MemoryError as error:
             raise OSError(errno.ENOMEM, "out of memory between two writes") from error
         return spans
@@ -127,14 +128,16 @@ class CommitLog:
         end = PhysicalOffset(span.offset + stop - start)
         mark = (end, now_ms)
         segment.write(span.offset - segment.start, data)
-        failpoint("log.after_write")
+        if armed:
+            failpoint("log.after_write")
         self.end, self.mark = end, mark
 
     def append_raw(self, data: Bytes, *, timestamp: int) -> None:
         """Append bytes unchanged, across the ends of files: whole records, and blank records with
         their full size. `timestamp` is the store time of the last record."""
         at, view = 0, memoryview(data)
-        failpoint("log.before_append")
+        if armed:
+            failpoint("log.before_append")
         while at < len(view):
             try:
                 segment = self._segment_for_write(self.end)
@@ -145,10 +148,12 @@ class CommitLog:
             except (OSError, MemoryError) as error:
                 raise self._refused(error, len(view) - at) from error
             segment.write(self.end - segment.start, span)
-            failpoint("log.after_write")
+            if armed:
+                failpoint("log.after_write")
             self.end, self.mark = end, mark
             at += len(span)
-        failpoint("log.after_append")
+        if armed:
+            failpoint("log.after_append")
 
     def _refused(self, error: Failure, size: int) -> Exception:
         if not is_shortage(error):

@@ -14,12 +14,13 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import Derived, Malformed, QueueUnits, derive
-from tianzhou.store.failpoint import failpoint
+from tianzhou.store.failpoint import armed, failpoint
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import Damage, next_sound_record, read_slice
 
-_FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
+FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""How much of the end of the log is kept in memory until it is dispatched."""
 _WORTH_KEEPING: Final = 512
 
 
@@ -36,7 +37,7 @@ def malformed_of(run: QueueUnits) -> list[Malformed]:
     ]
 
 
-class _Fresh(NamedTuple):
+class FreshRecords(NamedTuple):
     """Records that were just written, with their positions, so that they need not be read again."""
 
     offset: PhysicalOffset
@@ -68,27 +69,23 @@ class Dispatcher:
         self.malformed: list[Malformed] = []
         """Records that were skipped because they cannot be put into a queue. The owner of the
         dispatcher clears and reports both lists."""
-        self._fresh: deque[_Fresh] = deque()
-        self._fresh_bytes = 0
-
-    def offer(self, offset: PhysicalOffset, data: Bytes, starts: Sequence[int]) -> None:
-        """Buffer adjacent records that were appended at `offset`, until they are dispatched."""
-        if self._fresh_bytes + len(data) <= _FRESH_BYTES_MAX:
-            self._fresh.append(_Fresh(offset, data, starts))
-            self._fresh_bytes += len(data)
+        self.fresh: deque[FreshRecords] = deque()
+        """Chunks in the order of the log. The writer adds what it appended, up to the limit; the
+        rest is read again."""
 
     def run(self, limit: PhysicalOffset) -> list[QueueUnits]:
         """Dispatch one slice between the position and the limit; empty at the limit."""
         if self.position >= limit:
             return []
-        while self._fresh and self._fresh[0].offset < self.position:
-            self._fresh_bytes -= len(self._fresh.popleft().data)
-        if self._fresh and self._fresh[0].offset == self.position:
-            fresh = self._fresh[0]
+        fresh = self.fresh
+        while fresh and fresh[0].offset < self.position:
+            fresh.popleft()
+        if fresh and fresh[0].offset == self.position:
+            offset, data, starts = fresh[0]
             # Several small chunks are faster as one slice of the log.
-            worth = len(self._fresh) == 1 or len(fresh.starts) >= _WORTH_KEEPING
-            if worth and fresh.offset + len(fresh.data) <= limit:
-                return self.apply(fresh.data, fresh.starts, len(fresh.data), base=fresh.offset)
+            worth = len(fresh) == 1 or len(starts) >= _WORTH_KEEPING
+            if worth and offset + len(data) <= limit:
+                return self.apply(data, starts, len(data), base=offset)
         return self._slice(limit)
 
     def _slice(self, limit: PhysicalOffset) -> list[QueueUnits]:
@@ -134,11 +131,13 @@ class Dispatcher:
         self, derived: Derived, runs: list[QueueUnits], anchor: int, end: int
     ) -> list[QueueUnits]:
         malformed = [*derived.malformed]
-        failpoint("dispatch.before_queues")
+        if armed:
+            failpoint("dispatch.before_queues")
         for run in runs:
             if not self._queues.obtain(run.queue).append(run.first, run.units):
                 malformed += malformed_of(run)
-        failpoint("dispatch.before_index")
+        if armed:
+            failpoint("dispatch.before_index")
         if self._index is not None and len(derived.key_hashes):
             self._index.put(derived.key_hashes, derived.key_offsets, derived.key_timestamps)
         if derived.last_timestamp is not None:
@@ -146,7 +145,8 @@ class Dispatcher:
         if malformed:
             self.malformed += malformed  # added here because a failed slice is applied again
         self.anchor, self.position = PhysicalOffset(anchor), PhysicalOffset(end)
-        failpoint("dispatch.after")
+        if armed:
+            failpoint("dispatch.after")
         return runs
 
     def take_damage(self) -> list[Damage]:
@@ -159,8 +159,7 @@ class Dispatcher:
 
     def go_back(self, position: PhysicalOffset, anchor: PhysicalOffset, timestamp: int) -> None:
         """Reset the position after log, queues and index were truncated here."""
-        self._fresh.clear()
-        self._fresh_bytes = 0
+        self.fresh.clear()
         self.position, self.anchor, self.last_timestamp = position, anchor, timestamp
 
     def skip_to(self, position: PhysicalOffset) -> None:

@@ -30,7 +30,6 @@ from tianzhou.store.files import Files, creating
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.layout import Paths
-from tianzhou.store.page_sums import PAGE
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import (
@@ -43,7 +42,7 @@ from tianzhou.store.scan import (
     sound_record_at,
     store_time_at,
 )
-from tianzhou.store.segments import Segment
+from tianzhou.store.segments import PAGE, Segment
 
 Progress = Callable[[int, int], None]
 """Called with the scanned bytes and the total bytes."""

@@ -21,6 +21,7 @@ from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.derive import QueueUnits
 from tianzhou.store.descriptors import is_shortage, shortage_text
+from tianzhou.store.dispatch import FRESH_BYTES_MAX, FreshRecords
 from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDamaged, StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, list_visible
@@ -217,7 +218,9 @@ class MessageStore(ReplicaStore):
         assert self._next_offsets is not None
         self._next_offsets.update(ends)
         if len(spans) == 1:
-            self.dispatcher.offer(spans[0].offset, chunk.data, chunk.starts)
+            fresh, end = self.dispatcher.fresh, self.log.end
+            if not fresh or end - fresh[0].offset <= FRESH_BYTES_MAX:
+                fresh.append(FreshRecords(spans[0].offset, chunk.data, chunk.starts))
         if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
             self._thread.ask()
         return Appended(self.log.end, offsets, spans, chunk.starts)

@@ -5,11 +5,11 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.record import flags
 from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.layout import AT_SYS_FLAG
-from tianzhou.store import dispatch, scan
+from tianzhou.store import scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import QueueUnits
-from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.dispatch import Dispatcher, FreshRecords
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.testing.sim.clock import ManualClock
@@ -44,7 +44,7 @@ class World:
             ]
         if offer:
             assert len(pieces) == 1
-            self.dispatcher.offer(pieces[0].offset, made.data, made.starts)
+            self.dispatcher.fresh.append(FreshRecords(pieces[0].offset, made.data, made.starts))
 
     def offsets(self, key: QueueKey = KEY) -> list[int]:
         """Where the messages of a queue stand, according to its units."""
@@ -120,19 +120,7 @@ def test_dispatch_releases_offers_it_has_passed(world: World) -> None:
     world.run()
     world.append(chunk(b"d"))
     assert count(world.run()) == 1
-    assert not world.dispatcher._fresh
-    assert world.dispatcher._fresh_bytes == 0
-
-
-def test_dispatch_keeps_offers_up_to_its_limit(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = chunk(b"a")
-    monkeypatch.setattr(dispatch, "_FRESH_BYTES_MAX", 2 * len(made.data))
-    for _ in range(3):
-        world.append(chunk(b"a"), offer=True)
-    assert len(world.dispatcher._fresh) == 2
-    assert count(world.run()) == 3, "the third is found in the log"
+    assert not world.dispatcher.fresh
 
 
 def test_dispatch_slice_is_limited_in_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

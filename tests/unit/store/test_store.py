@@ -57,6 +57,19 @@ def test_store_flush_thread_flushes_and_notifies(tmp_path: Path) -> None:
     assert open_store(tmp_path).recovered.scanned_bytes == 0
 
 
+def test_store_keeps_undispatched_records_in_memory_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "FRESH_BYTES_MAX", 2 * len(chunk(b"a").data))
+    store = open_store(tmp_path)
+    for _ in range(3):
+        store.append(chunk(b"a"))
+    assert len(store.dispatcher.fresh) == 2
+    store.dispatch_all()
+    assert read(store) == [b"a"] * 3, "the third is found in the log"
+    store.close()
+
+
 def test_store_half_messages_take_no_queue_offset(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.append(chunk(b"half", sys_flag=flags.TRANSACTION_PREPARED))
