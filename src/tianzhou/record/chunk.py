@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes, QueueKey
 from tianzhou.record import flags, properties
-from tianzhou.record.crc import crc31, crc32
+from tianzhou.record.crc import CRC_BITS, crc31, crc32
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import (
     AT_QUEUE_OFFSET,
@@ -137,7 +137,7 @@ def build(
             head = _pack_head(
                 total,
                 MAGIC_V1,
-                crc32(body) & 0x7FFFFFFF,
+                crc32(body) & CRC_BITS,
                 queue_id,
                 flag,
                 0,
@@ -226,7 +226,7 @@ def _stamp_few(
 
 def crc_digits(crc: int) -> bytes:
     """The ten digits of the checksum property: 31 bits, least significant digit first."""
-    return (b"%010d" % (crc & 0x7FFFFFFF))[::-1]
+    return (b"%010d" % (crc & CRC_BITS))[::-1]
 
 
 def _time_position(data: Bytes, start: int) -> int:

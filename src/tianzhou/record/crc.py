@@ -5,7 +5,7 @@ ISA-L computes the same polynomial four to five times as fast as zlib (0.1 again
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from tianzhou.base.kinds import Bytes
 
@@ -20,6 +20,10 @@ crc32_on = cast("Callable[[Bytes, int], int]", _crc32)
 """CRC-32 of bytes that continue others, given the CRC-32 of those."""
 
 
+CRC_BITS: Final = 0x7FFFFFFF
+"""The bits of a CRC-32 that a record stores: all but the top one."""
+
+
 def crc31(data: Bytes) -> int:
-    """The CRC that a record stores: CRC-32 without its top bit. Empty input has 0."""
-    return crc32(data) & 0x7FFFFFFF
+    """The CRC that a record stores. Empty input has 0."""
+    return crc32(data) & CRC_BITS

@@ -17,7 +17,7 @@ from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueId, QueueOffset
-from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.base.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.record import compression, flags, ids, layout, names
 from tianzhou.record import properties as properties_
 from tianzhou.record.crc import crc31
@@ -161,7 +161,10 @@ class Message:
         if not added:
             return self._encoded
         more = properties_.encode({name.decode(): value for name, value in added.items()})
-        return properties_.checked_size(self._encoded + more)
+        encoded = self._encoded + more
+        if len(encoded) > PROPERTIES_BYTES_MAX:
+            raise properties_.too_long(encoded)
+        return encoded
 
     def _merged(self) -> dict[str, str]:
         merged = dict(self.properties)

@@ -58,16 +58,17 @@ def decode(properties: Bytes) -> dict[str, str]:
 def encode(properties: Mapping[str, str]) -> bytes:
     """The property string of a mapping. Raises UsageError if a reader would decode it
     differently."""
-    return checked_size(b"".join([_encode_one(name, value) for name, value in properties.items()]))
-
-
-def checked_size(encoded: bytes) -> bytes:
-    """The property string, if a record can hold it. Raises UsageError."""
+    encoded = b"".join([_encode_one(name, value) for name, value in properties.items()])
     if len(encoded) > PROPERTIES_BYTES_MAX:
-        raise UsageError(
-            f"properties take {len(encoded)} bytes; a record holds at most {PROPERTIES_BYTES_MAX}"
-        )
+        raise too_long(encoded)
     return encoded
+
+
+def too_long(encoded: bytes) -> UsageError:
+    """The error for a property string of more than `PROPERTIES_BYTES_MAX` bytes."""
+    return UsageError(
+        f"properties take {len(encoded)} bytes; a record holds at most {PROPERTIES_BYTES_MAX}"
+    )
 
 
 def _encode_one(name: str, value: str) -> bytes:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes
 from tianzhou.record.chunk import NUMPY_FROM, crc_digits
-from tianzhou.record.crc import crc31, crc32
+from tianzhou.record.crc import CRC_BITS, crc31, crc32
 from tianzhou.record.layout import (
     AT_SYS_FLAG,
     CRC_PROPERTY,
@@ -141,7 +141,7 @@ def are_vouched_for(
         return False
     with memoryview(buffer) as view:
         crcs = [
-            crc32(view[start : end - CRC_PROPERTY_BYTES]) & 0x7FFFFFFF
+            crc32(view[start : end - CRC_PROPERTY_BYTES]) & CRC_BITS
             for start, end in zip(starts, ends, strict=True)
         ]
         tails = b"".join([view[end - CRC_PROPERTY_BYTES : end] for end in ends])

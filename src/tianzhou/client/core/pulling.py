@@ -21,7 +21,7 @@ from tianzhou.record import flags, layout, names, properties
 from tianzhou.record.batch import decode_batch, join_properties
 from tianzhou.record.chunk import Entry, build, stamp
 from tianzhou.record.compression import DecompressionError
-from tianzhou.record.crc import crc31
+from tianzhou.record.crc import CRC_BITS, crc32
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.ids import encode_host
 from tianzhou.record.message import MessageView
@@ -240,7 +240,7 @@ def _check_bodies(body: bytes, starts: list[int]) -> None:
             hosts = body[start + layout.AT_SYS_FLAG + 3] >> 4 & 3
             at = start + layout.HEAD.size + (_HOSTS_EXTRA[hosts] if hosts else 0)
             size = read(body, at - 4)[0]
-            if crc31(view[at : at + size]) != read(body, start + layout.AT_BODY_CRC)[0]:
+            if crc32(view[at : at + size]) & CRC_BITS != read(body, start + layout.AT_BODY_CRC)[0]:
                 MessageView(body, start).verify()
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.base.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.client.core.arguments import check_text
 from tianzhou.client.core.selection import check_message
 from tianzhou.record import compression, flags, properties
@@ -138,7 +138,10 @@ def message_request(
 
 def with_id(encoded: bytes, message_id: str) -> bytes:
     """Return the property string with the unique id. Ids are hexadecimal and need no check."""
-    return properties.checked_size(b"%bUNIQ_KEY\x01%b\x02" % (encoded, message_id.encode()))
+    encoded = b"%bUNIQ_KEY\x01%b\x02" % (encoded, message_id.encode())
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise properties.too_long(encoded)
+    return encoded
 
 
 def _check_is_list(messages: object) -> None:
