@@ -83,7 +83,7 @@ RECOVERY: Final = (
     _bug("slots of the index not written", "images",
          (_INDEX + "write_some", "self._table is None or self._table.write_some()", "True")),
     _bug("entries of the index not written", "images",
-         (_INDEX + "write_some", "self._write_tail()", "pass")),
+         (_INDEX + "write_some", "self._entries.write_tail()", "pass")),
     _bug("queue cut only in memory", "images",
          (_QUEUE + "truncate", "file.truncate((end - last) * UNIT_BYTES)", "pass")),
     _bug("offsets not clamped", "images",

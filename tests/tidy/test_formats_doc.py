@@ -19,7 +19,6 @@ from tianzhou.store import (
     index_file,
     layout,
     segments,
-    slot_table,
 )
 from tianzhou.store.checkpoint import Checkpoint
 from tianzhou.store.config import StoreConfig
@@ -120,7 +119,7 @@ def test_index_header(tmp_path: Path) -> None:
     # The names stand where the code writes what they mean.
     made = RealFiles().create(f"{tmp_path}/index", index_file.file_bytes(10, 20))
     index = index_file.IndexFile.begin(
-        made, slot_table.empty_slots(10), entries=20, offset=3, timestamp=4
+        made, index_file.empty_slots(10), entries=20, offset=3, timestamp=4
     )
     index.put([7, 8, 17], [100, 200, 300], [50_000, 60_000, 61_999])
     index.write_out()

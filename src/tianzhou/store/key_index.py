@@ -11,8 +11,7 @@ from tianzhou.store.descriptors import is_unopened
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, creating, list_visible
-from tianzhou.store.index_file import IndexFile, file_bytes
-from tianzhou.store.slot_table import empty_slots
+from tianzhou.store.index_file import IndexFile, empty_slots, file_bytes
 
 QUERY_COUNT_MAX: Final = 64
 """RocketMQ's limit for one query."""

@@ -8,8 +8,7 @@ import pytest
 from tianzhou.store import index_file
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import RealFiles
-from tianzhou.store.index_file import IndexFile, file_bytes
-from tianzhou.store.slot_table import empty_slots
+from tianzhou.store.index_file import IndexFile, empty_slots, file_bytes
 from tianzhou.testing.sim.disk import SimDisk
 
 SLOTS, ENTRIES = 10, 200

@@ -52,7 +52,7 @@ def test_key_index_new_file_inherits_the_end_until_its_first_entry(tmp_path: Pat
     assert (second.begin_offset, second.begin_timestamp) == (10_000, NOW + 10_000)
     assert first.end_offset == 9000
     # Its first entry was timed against the end of the last file, as in Java.
-    assert second._entry(1)[2] == 1
+    assert second._entries.entry(1)[2] == 1
     index.close()
 
 

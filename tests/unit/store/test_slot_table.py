@@ -4,7 +4,7 @@ import struct
 import numpy as np
 import pytest
 
-from tianzhou.store.slot_table import PAGE_SLOTS, SLICE_PAGES, SLOT_BYTES, SlotTable
+from tianzhou.store.index_file import PAGE_SLOTS, SLICE_PAGES, SLOT_BYTES, SlotTable
 from tianzhou.testing.sim.disk import SimDisk, SimFile
 
 AT = 40
