@@ -33,9 +33,9 @@ from bench.broker import TICK, served
 from bench.measure import Row
 from tianzhou.client.bulk.brokers import Brokers
 from tianzhou.client.bulk.sender import BatchSender, Entry
-from tianzhou.spark.batch_reader import TopicReader
 from tianzhou.spark.options import read_options_of
 from tianzhou.spark.schema import TOPIC, table_schema
+from tianzhou.spark.source import TopicReader
 
 ROWS = 1_000_000
 BODY_BYTES = 1024

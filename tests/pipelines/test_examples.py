@@ -12,7 +12,7 @@ import pytest
 from pipelines.conftest import Place
 from tianzhou.spark.pipelines.pipeline_file import load
 from tianzhou.spark.pipelines.running import run_to_end
-from tianzhou.spark.runtime.interpreters import provide_java
+from tianzhou.spark.sessions import provide_java
 from tianzhou.spark.tables.table import Table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -21,7 +21,7 @@ from clients.server_process import ServerProcess, spare_port
 from spark.conftest import Tables
 from spark.filling import Filling
 from spark.processes import BIN, PYTHON, Program, environment, run
-from tianzhou.spark.runtime import interpreters
+from tianzhou.spark import sessions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -120,12 +120,12 @@ def test_provide_python_keeps_the_choice_of_the_user(
     before: str | None, is_local: bool, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stand_in = str(interpreters.script_directory(Path(sys.executable)) / "bin" / "python")
+    stand_in = str(sessions.script_directory(Path(sys.executable)) / "bin" / "python")
     if before is None:
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     else:
         monkeypatch.setenv("PYSPARK_PYTHON", before.replace("stand-in", stand_in))
-    interpreters.provide_python(is_local=is_local)
+    sessions.provide_python(is_local=is_local)
     assert os.environ["PYSPARK_PYTHON"] == after.replace("stand-in", stand_in)
 
 
@@ -135,7 +135,7 @@ def test_python_script_removes_every_pyspark_zip(
     """Spark lists the zip twice for sources that it discovered; entries of the user stay."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    interpreters.provide_python(is_local=True)
+    sessions.provide_python(is_local=True)
     zips = ["/spark/python/lib/pyspark.zip", "/again/pyspark.zip"]
     path = ":".join([zips[0], "/py4j.zip", zips[1], "/mine *", "/mine too"])
     found = subprocess.run(

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from tianzhou.base.extras import missing_extra
 
 if TYPE_CHECKING:
-    from tianzhou.spark.runtime.packaging import package as package
+    from tianzhou.spark.packaging import package as package
     from tianzhou.spark.sessions import register as register
     from tianzhou.spark.sessions import session as session
 
 __all__ = ["package", "register", "session"]
 
 _MODULES = {
-    "package": "tianzhou.spark.runtime.packaging",
+    "package": "tianzhou.spark.packaging",
     "register": "tianzhou.spark.sessions",
     "session": "tianzhou.spark.sessions",
 }

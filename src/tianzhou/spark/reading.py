@@ -1,4 +1,7 @@
-"""Reading in a task: ranges of queues in, Arrow batches out. Tasks keep no state."""
+"""Reading in a task: ranges of queues in, Arrow batches out. Tasks keep no state.
+
+Tasks that read a store directory (`store_source.py`) unpack and filter records in the same way.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -7,17 +10,17 @@ from typing import Final
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
+from tianzhou.base.kinds import Bytes
 from tianzhou.client.bulk.reader import (
     OffsetGone,
     QueueRange,
     QueueReader,
-    RecordRun,
     unwrapped,
 )
 from tianzhou.client.core.pulling import untrusted
-from tianzhou.filter.tags import parse_tags
+from tianzhou.filter.tags import TagFilter, parse_tags
 from tianzhou.record import flags, names
-from tianzhou.spark.arrow import Batch, Schema, pa, pc
+from tianzhou.spark.arrow import Array, Batch, Schema, pa, pc
 from tianzhou.spark.columns import Chunk, to_batch
 from tianzhou.spark.options import GROUP_DEFAULT, ReadOptions
 from tianzhou.spark.plan import Ranges
@@ -48,23 +51,31 @@ def read_ranges(
         for this in partition.ranges:
             for run in reader.read(this):
                 with untrusted(this.queue, this.start):
-                    chunk = _chunk_of(run, this)
+                    chunk = chunk_of(run.data, run.starts, run.end, this)
                     batch = to_batch(chunk, schema, broker_name=this.queue.broker_name)
                 if not wanted.is_all:
                     # The broker compares hash codes, which other tags may share.
-                    allowed = pa.array(sorted(wanted.tags))
-                    batch = batch.filter(pc.is_in(chunk.entries.text(names.TAGS), allowed))
+                    batch = batch.filter(has_tag(chunk, wanted))
                 yield batch
 
 
-def _chunk_of(run: RecordRun, wanted: QueueRange) -> Chunk:
-    chunk = Chunk(run.data, run.starts, run.end)
+def chunk_of(data: Bytes, starts: list[int], end: int, wanted: QueueRange | None = None) -> Chunk:
+    """Return the records as a chunk. A batch that is stored as one record becomes its messages, of
+    which those outside the range `wanted` are left out."""
+    chunk = Chunk(data, starts, end)
     if not (chunk.sys_flags & flags.INNER_BATCH).any():
         return chunk
-    data, starts = unwrapped(bytes(run.data[: run.end]), run.starts)
+    data, starts = unwrapped(bytes(data[:end]), starts)
     chunk = Chunk(data, starts, len(data))
+    if wanted is None:
+        return chunk
     inside = (chunk.queue_offsets >= wanted.start) & (chunk.queue_offsets < wanted.end)
     return chunk.chosen(np.flatnonzero(inside))
+
+
+def has_tag(chunk: Chunk, wanted: TagFilter) -> Array:
+    """Return which messages have one of the tags."""
+    return pc.is_in(chunk.entries.text(names.TAGS), pa.array(sorted(wanted.tags)))
 
 
 def _warn(gone: OffsetGone) -> None:

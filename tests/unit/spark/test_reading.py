@@ -6,7 +6,7 @@ from tianzhou.record import flags
 from tianzhou.record.batch import encode_batch
 from tianzhou.record.chunk import Entry, build, stamp
 from tianzhou.spark.columns import to_batch
-from tianzhou.spark.reading import _chunk_of
+from tianzhou.spark.reading import chunk_of
 from tianzhou.spark.schema import TOPIC, arrow_schema, table_schema
 from tianzhou.wire.queues import MessageQueue
 
@@ -34,7 +34,7 @@ def test_inner_batch_is_unpacked_and_cut_to_the_range() -> None:
         ],
         [10, 11],
     )
-    chunk = _chunk_of(run, QueueRange(QUEUE, 10, 14))
+    chunk = chunk_of(run.data, run.starts, run.end, QueueRange(QUEUE, 10, 14))
     assert to_batch(chunk, SCHEMA).to_pylist() == [
         {"queueOffset": 10, "body": b"before", "tags": None, "sysFlag": 0},
         {"queueOffset": 11, "body": b"m0", "tags": "t0", "sysFlag": 0},

@@ -7,7 +7,7 @@ from tianzhou.spark.errors import sentence_of
 STREAM = """[STREAM_FAILED] Query [id = 5d0d, runId = af61] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
 initialOffset: Traceback (most recent call last):
-  File "stream_reader.py", line 98, in initialOffset
+  File "source.py", line 98, in initialOffset
     self._target = self._ask()
                    ^^^^^^^^^^^
   File "topics.py", line 52, in told

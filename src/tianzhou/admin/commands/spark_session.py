@@ -116,7 +116,7 @@ def spark_errors() -> Generator[None]:
 
 
 def _packaged() -> str:
-    from tianzhou.spark.runtime.packaging import package
+    from tianzhou.spark.packaging import package
 
     directory = tempfile.mkdtemp(prefix="tianzhou-")
     # Delete it at exit: Spark serves the package to its workers until then.

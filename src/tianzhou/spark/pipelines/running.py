@@ -23,7 +23,6 @@ from tianzhou.spark.pipelines.history import Sample, sample_of
 from tianzhou.spark.pipelines.model import ParquetSink, Pipeline, Transform, Trigger
 from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory, absolute
 from tianzhou.spark.pipelines.sinks import writer_of
-from tianzhou.spark.pipelines.transform import transformed
 from tianzhou.spark.pipelines.units import read_interval
 from tianzhou.spark.tables.table import Table
 from tianzhou.spark.topics import Topics, translated_errors
@@ -90,7 +89,7 @@ class PipelineRun:
         messages = counted_in(reading.stream(self._spark, options))
         found = reading.decoder(self._spark, pipeline, place)
         marked = found.mark(messages)
-        rows = transformed(decode.good(marked), pipeline.transform, place.directory)
+        rows = reading.transformed(decode.good(marked), pipeline.transform, place.directory)
         writers: dict[str, DataStreamWriter] = {}
         for rank, sink in enumerate(pipeline.sinks):
             name = f"sink-{rank}"

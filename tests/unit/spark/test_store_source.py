@@ -7,7 +7,7 @@ import pytest
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.record.chunk import Entry, build
-from tianzhou.spark.store_log import LogDamaged, LogSpan, StoreNotFound, log_spans, read_span
+from tianzhou.spark.store_source import LogDamaged, LogSpan, StoreNotFound, log_spans, read_span
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore

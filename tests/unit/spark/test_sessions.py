@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.spark.runtime import interpreters
+from tianzhou.spark import sessions
 
 
 def a_java(home: Path, version: str) -> Path:
@@ -29,14 +29,14 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_java_home_is_preferred(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = a_java(bare / "seventeen", "17.0.2")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert interpreters.provide_java() == str(home)
+    assert sessions.provide_java() == str(home)
 
 
 def test_java_that_is_too_old_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = a_java(bare / "old", "1.8.0_412"), a_java(bare / "new", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", str(new / "bin"))
-    assert interpreters.provide_java() == str(new)
+    assert sessions.provide_java() == str(new)
     assert os.environ["JAVA_HOME"] == str(new)
 
 
@@ -44,8 +44,8 @@ def test_packaged_java_is_used_if_no_other_is_found(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
-    monkeypatch.setattr(interpreters, "_of_path", lambda: None)
-    home = interpreters.provide_java()
+    monkeypatch.setattr(sessions, "_of_path", lambda: None)
+    home = sessions.provide_java()
     command = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-version"]
     asked = subprocess.run(command, capture_output=True, text=True)
     assert asked.returncode == 0, asked.stderr
@@ -55,6 +55,6 @@ def test_packaged_java_is_used_if_no_other_is_found(
 
 
 def test_missing_java_raises_with_advice(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreters, "_of_package", lambda: None)
-    with pytest.raises(interpreters.JavaNotFound, match=r"needs Java 17 or newer: set JAVA_HOME"):
-        interpreters.provide_java()
+    monkeypatch.setattr(sessions, "_of_package", lambda: None)
+    with pytest.raises(sessions.JavaNotFound, match=r"needs Java 17 or newer: set JAVA_HOME"):
+        sessions.provide_java()

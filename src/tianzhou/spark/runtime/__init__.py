@@ -1,1 +1,0 @@
-"""What Spark needs to start: Java, the Python of its workers, and this package as a file."""
