@@ -1,10 +1,11 @@
 """Arithmetic that must agree with Java to the bit."""
 
+from itertools import repeat
 from operator import mul
 from typing import Final
 
 _POWERS_MAX: Final = 256
-_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_POWERS_MAX))
+_POWERS: Final = tuple(map(pow, repeat(31), range(_POWERS_MAX), repeat(1 << 32)))
 # _DESCENDING[-n:] are the weights of the characters of a string of length n.
 _DESCENDING: Final = _POWERS[::-1]
 

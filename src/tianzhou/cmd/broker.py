@@ -86,7 +86,7 @@ def broker(
     if ctx.invoked_subcommand is not None:
         return
     # Imported here because the subcommands do not need it.
-    from tianzhou.admin.commands.credentials import from_environment
+    from tianzhou.admin.commands.session import credentials_from_environment
     from tianzhou.base.settings import declarations
     from tianzhou.broker.config import BrokerConfig
     from tianzhou.cmd import broker_name, broker_start, config_file, serve
@@ -119,7 +119,7 @@ def broker(
     group = _member_of(raft_settings, raft)
     given.warn_unknown(unknown)
     if not config.cluster_credentials:
-        config = replace(config, cluster_credentials=from_environment())
+        config = replace(config, cluster_credentials=credentials_from_environment())
     serve.warn_if_exposed(config.host, "the Broker", serve.OPEN_BROKER)
     directory = (data or Path(str(stored_at or "tianzhou-data")).expanduser()).resolve()
     store_config = serve.with_absolute_paths(store_config)

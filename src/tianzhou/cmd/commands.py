@@ -14,8 +14,8 @@ from tianzhou.admin.commands.failures import (
     Failure,
     echo_error,
     failure_of,
-    is_undecoded,
 )
+from tianzhou.admin.commands.output import is_undecoded
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.extras import missing_extra
 from tianzhou.cmd import interrupts

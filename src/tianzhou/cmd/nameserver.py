@@ -35,7 +35,7 @@ def nameserver(
 ) -> None:
     """Start a NameServer."""
     # Imported here because `--help` needs none of it.
-    from tianzhou.admin.commands.credentials import from_environment
+    from tianzhou.admin.commands.session import credentials_from_environment
     from tianzhou.base.settings import load, spellings
     from tianzhou.broker.config import BrokerConfig
     from tianzhou.broker.replica.own_address import with_port
@@ -59,7 +59,7 @@ def nameserver(
     with given.located():
         config, unknown = load(NameServerConfig, given.values)
     given.warn_unknown(unknown)
-    pair = config.cluster_credentials or from_environment()
+    pair = config.cluster_credentials or credentials_from_environment()
     config = replace(config, cluster_credentials=pair)
     can = serve.SIGNED_NAMES if pair else serve.OPEN_NAMES
     serve.warn_if_exposed(config.bind_address, "the NameServer", can)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tianzhou.admin.commands.credentials import from_environment
+from tianzhou.admin.commands.session import credentials_from_environment
 from tianzhou.base.errors import UsageError
 from tianzhou.base.settings import load, spellings
 from tianzhou.broker.config import BrokerConfig
@@ -84,7 +84,7 @@ def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSetti
         loaded, _ = config_file.load_all(BROKER_KINDS, of_broker)
         config, store, replication, _ = loaded
         if not config.cluster_credentials:
-            config = replace(config, cluster_credentials=from_environment())
+            config = replace(config, cluster_credentials=credentials_from_environment())
         names = _nameserver(given, known, config)
     stored_at = given.values.pop("storePathRootDir", None)
     given.warn_unknown(given.values.keys() - spellings(*BROKER_KINDS, NameServerConfig).keys())

@@ -73,11 +73,6 @@ class Failure(click.ClickException):
         click.echo(f"tianzhou: {self.message}", file=file, err=file is None)
 
 
-def is_undecoded(text: str) -> bool:
-    """Whether text came from bytes that are not UTF-8: Python keeps them as lone surrogates."""
-    return any("\ud800" <= char <= "\udfff" for char in text)
-
-
 def not_found(what: str) -> Failure:
     return Failure(what, ExitCode.NOT_FOUND)
 

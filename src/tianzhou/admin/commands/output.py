@@ -32,6 +32,11 @@ def plain(text: str, chars_max: int | None = None) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in cut)
 
 
+def is_undecoded(text: str) -> bool:
+    """Whether text came from bytes that are not UTF-8: Python keeps them as lone surrogates."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def body_text(body: bytes) -> str | None:
     """The body as text, if it is UTF-8."""
     try:

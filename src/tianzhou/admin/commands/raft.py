@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output
-from tianzhou.admin.commands.credentials import from_environment
 from tianzhou.admin.commands.failures import Failure, not_found
-from tianzhou.admin.commands.session import Session, asking, force, watched
+from tianzhou.admin.commands.session import (
+    Session,
+    asking,
+    credentials_from_environment,
+    force,
+    watched,
+)
 from tianzhou.base.errors import TianzhouError, UsageError
 
 if TYPE_CHECKING:
@@ -291,7 +296,7 @@ def _ask(address: str, action: str, member: str, where: str) -> None:
     from tianzhou.wire.signing import Credentials
 
     ext = {"action": action, "member": member, "address": where}
-    pair = Credentials.read(from_environment())
+    pair = Credentials.read(credentials_from_environment())
     if pair is not None:
         ext = pair.sign(ext)
     with BlockingPeer(address, timeout_s=CHANGE_S) as peer:

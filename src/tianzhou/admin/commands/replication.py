@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tianzhou.admin.commands.credentials import from_environment
 from tianzhou.admin.commands.failures import not_found
-from tianzhou.admin.commands.session import Session, asking, force
+from tianzhou.admin.commands.session import Session, asking, credentials_from_environment, force
 from tianzhou.base.errors import TianzhouError, UsageError
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def _ask(address: str, code: str, ext: dict[str, str]) -> dict[str, str]:
     from tianzhou.wire._generated_codes import RequestCode
     from tianzhou.wire.signing import Credentials
 
-    pair = Credentials.read(from_environment())
+    pair = Credentials.read(credentials_from_environment())
     with BlockingPeer(address, ANSWER_S) as peer:
         answer, _ = peer.call(RequestCode[code], ext if pair is None else pair.sign(ext))
     if answer.code != 0:

@@ -21,8 +21,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from tianzhou.admin.commands import output
-from tianzhou.admin.commands.credentials import from_environment
-from tianzhou.admin.commands.failures import Failure, is_undecoded
+from tianzhou.admin.commands.failures import Failure
+from tianzhou.base.errors import UsageError
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, split_list
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ COMPLETE_S: Final = 0.5
 """The timeout for names when a shell completes a word."""
 CALL_S: Final = 3.0
 TIMEOUT_VARIABLE: Final = "TIANZHOU_TIMEOUT"
+CREDENTIALS_VARIABLE: Final = "TIANZHOU_CREDENTIALS"
+"""Not an option: other users of a machine can read command lines."""
 
 
 def addresses(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
@@ -147,7 +149,7 @@ class Session(Teller):
         from tianzhou.wire.signing import Credentials
 
         options = ClientOptions(
-            credentials=Credentials.read(from_environment()),
+            credentials=Credentials.read(credentials_from_environment()),
             call_timeout_s=timeout_from_environment(),
         )
         return self._stack.enter_context(Admin(nameserver=self.nameserver, client=options))
@@ -225,8 +227,21 @@ def _check_text(ctx: click.Context) -> None:
     for param in ctx.command.params:
         value: object = ctx.params.get(param.name or "")
         for text in cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,)):
-            if isinstance(text, str) and is_undecoded(text):
+            if isinstance(text, str) and output.is_undecoded(text):
                 raise click.BadParameter(f"{text!r} is not UTF-8 text", ctx, param)
+
+
+def credentials_from_environment() -> str:
+    """The credentials in the format of the setting; empty if not set. Raises UsageError."""
+    text = os.environ.get(CREDENTIALS_VARIABLE, "")
+    if text:
+        from tianzhou.wire.signing import checked_credentials
+
+        try:
+            return checked_credentials(text)
+        except ValueError as error:
+            raise UsageError(f"{CREDENTIALS_VARIABLE}: {error}") from None
+    return text
 
 
 def timeout_from_environment() -> float:

@@ -9,12 +9,20 @@ from tianzhou.admin.commands import output
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.failures import Failure
 from tianzhou.admin.commands.session import Session, asking, force, topic_name, watched
-from tianzhou.wire.names import PERM_READ, PERM_READ_WRITE, PERM_WRITE
+from tianzhou.wire.names import (
+    DEAD_LETTER_PREFIX,
+    PERM_READ,
+    PERM_READ_WRITE,
+    PERM_WRITE,
+    RETRY_PREFIX,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tianzhou.client.core.admin_results import Shrinking
+    from tianzhou.client.sync.admin import Admin
+    from tianzhou.wire.view_bodies import GroupRow
 
 PERMISSIONS: Final = {
     "rw": PERM_READ_WRITE,
@@ -42,11 +50,6 @@ def topic() -> None:
 def list_(session: Session, internal: bool) -> None:
     """List all topics with message counts."""
 
-    def look() -> list[dict[str, Any]]:
-        from tianzhou.admin.commands.lists import topic_rows
-
-        return topic_rows(session.admin, internal=internal)
-
     def view(rows: list[dict[str, Any]]) -> "RenderableType":
         shown = [{**row, "groups": ", ".join(row["groups"])} for row in rows]
         columns = {
@@ -61,7 +64,57 @@ def list_(session: Session, internal: bool) -> None:
             shown, columns, "no topics; create one with `tianzhou topic create NAME`"
         )
 
-    session.show(look, view)
+    session.show(lambda: _listed(session.admin, internal=internal), view)
+
+
+def _listed(admin: "Admin", *, internal: bool) -> list[dict[str, Any]]:
+    """With two requests to each broker, however many topics there are. If a broker does not support
+    these requests, each topic is requested separately."""
+    rows, looked = admin.views.topics()
+    groups, also = admin.views.groups()
+    if looked.missing or also.missing:
+        return _listed_one_by_one(admin, internal=internal)
+    brokers: dict[str, int] = {}
+    for look in looked.found.values():
+        for row in look.topics:
+            brokers[row.name] = brokers.get(row.name, 0) + 1
+    readers = _readers(groups)
+    return [
+        {
+            "topic": row.name,
+            "brokers": brokers[row.name],
+            "queues": row.read_queues,
+            "messages": row.count,
+            "sent_per_second": row.put_per_second,
+            "groups": readers.get(row.name, []),
+        }
+        for row in rows
+        if internal
+        or not (row.is_system or row.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)))
+    ]
+
+
+def _readers(groups: "list[GroupRow]") -> dict[str, list[str]]:
+    """Names of groups by topic."""
+    readers: dict[str, list[str]] = {}
+    for group in groups:
+        for topic in group.topics:
+            readers.setdefault(topic, []).append(group.name)
+    return readers
+
+
+def _listed_one_by_one(admin: "Admin", *, internal: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": state.name,
+            "brokers": len(state.configs),
+            "queues": len(state.queues),
+            "messages": state.count,
+            "sent_per_second": state.put_per_second,
+            "groups": list(state.groups),
+        }
+        for state in map(admin.topics.show, admin.topics.all(internal=internal))
+    ]
 
 
 @topic.command()
