@@ -18,7 +18,7 @@ def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
 CLIENTS: Final = (
     _bug("unknown group not created for a Proxy",
          "test_admin_groups:"
-         "test_config_of_an_unknown_group_creates_it_where_groups_are_created_automatically",
+         "test_get_group_config_of_an_unknown_group_obeys_auto_create",
          ("tianzhou.broker.groups.admin:AdminGroups.group_config",
           "self.groups.obtain(name) or self._get(name)", "self._get(name)")),
     _bug("newer subscription always refused",
@@ -43,10 +43,10 @@ CLIENTS: Final = (
          ("tianzhou.wire.fields:_with_plain_integers", "if _JAVA_INTEGER.fullmatch(value):",
           "if False:")),
     _bug("facts that tools need not shown",
-         "test_settable:test_facts_that_rocketmq_tools_look_for_are_shown",
+         "test_settable:test_runtime_config_table_has_the_keys_that_rocketmq_tools_read",
          ("tianzhou.broker.runtime_config:RuntimeConfig.table", "**_FIXED,", "")),
     _bug("setting that is shown called unknown",
-         "test_settable:test_every_setting_that_is_shown_is_known_when_it_is_changed",
+         "test_settable:test_runtime_config_change_knows_every_setting_of_the_table",
          ("tianzhou.broker.runtime_config:_check_names", "if key in _NEVER]", "if not key]")),
     _bug("parked transactions forgotten by a restart",
          "test_admin_waiting:test_parked_transactions_are_listed_counted_and_alarmed",
@@ -54,7 +54,7 @@ CLIENTS: Final = (
           "self._scanned = self._store.max_offset(PARKED_QUEUE)")),
     _bug("resumed transaction stays parked",
          "test_admin_waiting:"
-         "test_parked_transaction_that_is_resumed_is_pending_and_leaves_the_list",
+         "test_parked_transaction_resumed_is_pending_and_not_listed",
          ("tianzhou.broker.transactions.parked:ParkedTransactions.__iter__", "iter(self._parked)",
           "iter(range(self._scanned))")),
 )  # fmt: skip
@@ -67,7 +67,7 @@ SERVERS: Final = (
     ),
     _bug(
         "fenced store raises no alarm",
-        "test_store_alarms:test_broken_store_is_an_alarm",
+        "test_store_alarms:test_store_alarms_report_a_broken_store",
         (
             "tianzhou.broker.observe.health:StoreAlarms._store",
             "holds=store.is_broken",
@@ -85,7 +85,7 @@ SERVERS: Final = (
     ),
     _bug(
         "NameServer of the environment ignored",
-        "test_nameserver_addresses:test_our_variable_wins_over_rocketmqs",
+        "test_nameserver_addresses:test_nameserver_from_prefers_our_variable_to_rocketmqs",
         (
             "tianzhou.base.nameserver_addresses:nameserver_from",
             'environment.get(name, "").strip()',

@@ -82,7 +82,7 @@ EPOCHS: Final = (
 GUARANTEES: Final = (
     _bug(
         "required replicas lowered by anyone",
-        "test_ack_policy:test_copies_are_not_lowered_below_the_least",
+        "test_ack_policy:test_replica_count_below_the_minimum_is_rejected",
         (
             "tianzhou.broker.replica.ack_policy:check_replica_count",
             "if count < least:",
@@ -91,7 +91,7 @@ GUARANTEES: Final = (
     ),
     _bug(
         "unsigned promotion executed",
-        "test_cluster_proof:test_request_is_rejected_unless_it_is_signed_with_the_right_pair",
+        "test_cluster_proof:test_cluster_request_without_a_valid_signature_is_rejected",
         (
             "tianzhou.broker.access.cluster_proof:ClusterProof.check",
             "if self._pair is None or",
@@ -126,7 +126,7 @@ OFFSETS: Final = (
          "test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own",
          (_ACCEPTED + "reconnected", "self._master = {}", "pass")),
     _bug("late offset moves a group back",
-         "test_accepted_offsets:test_offset_of_a_slave_never_takes_a_group_back",
+         "test_accepted_offsets:test_accepted_offset_of_a_slave_never_moves_a_group_back",
          ("tianzhou.broker.groups.consumer_offsets:ConsumerOffsets.advance",
           "if offset > (self.get(group, topic, queue_id) or 0):", "if True:")),
 )  # fmt: skip

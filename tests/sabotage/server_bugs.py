@@ -12,7 +12,7 @@ _TURNS: Final = "tianzhou.net.turns:Turns."
 _GUARD: Final = "tianzhou.net.log_guard:"
 _BROKER: Final = "tianzhou.broker."
 _RETENTION: Final = (
-    "test_admin_broker:test_shorter_retention_deletes_expired_files_and_leaves_waiting_messages"
+    "test_admin_broker:test_config_change_of_retention_keeps_files_of_waiting_messages"
 )
 
 
@@ -119,7 +119,7 @@ LOG: Final = (
 SETTINGS: Final = (
     _bug(
         "changed message size has no effect",
-        "test_admin_broker:test_a_smaller_message_size_applies_to_the_next_send",
+        "test_admin_broker:test_config_change_of_the_message_size_applies_to_the_next_send",
         (
             _BROKER + "ingest.admission:Admission.adopt_store",
             "self.body_bytes_max = config.message_bytes_max",
@@ -128,12 +128,12 @@ SETTINGS: Final = (
     ),
     _bug(
         "filters that are switched off stay cached",
-        "test_admin_broker:test_sql_filters_are_switched_off_and_on_for_known_expressions_too",
+        "test_admin_broker:test_config_change_of_sql_filters_applies_to_cached_expressions",
         (_BROKER + "groups.subscriptions:Filters.adopt", "self._cache.clear()", "pass"),
     ),
     _bug(
         "transactions keep their old timings",
-        "test_admin_broker:test_transactions_follow_new_timings_and_the_switch",
+        "test_admin_broker:test_config_change_of_transactions_applies_to_checks_and_sends",
         (_BROKER + "transactions.checks:TransactionChecks.adopt", "self._config = config", "pass"),
     ),
     _bug(
@@ -152,7 +152,7 @@ SETTINGS: Final = (
     ),
     _bug(
         "replica expires messages that wait",
-        "test_expiry_floor:test_slave_keeps_what_a_promotion_needs",
+        "test_expiry_floor:test_slave_keeps_files_of_messages_that_a_promotion_needs",
         (
             _BROKER + "replica.expiry_floor:ExpiryFloor.__call__",
             "self._of_replica()",
@@ -161,12 +161,12 @@ SETTINGS: Final = (
     ),
     _bug(
         "store settings changed without proof",
-        "test_settable:test_a_change_of_the_store_without_proof_changes_nothing",
+        "test_settable:test_runtime_config_change_of_the_store_unauthenticated_is_rejected",
         (_BROKER + "runtime_config:RuntimeConfig.change", "before_shared()", "pass"),
     ),
     _bug(
         "clients without an id taken for one",
-        "test_client_liveness:test_clients_without_an_id_are_told_apart_by_their_connection",
+        "test_client_liveness:test_heartbeats_without_a_client_id_are_keyed_by_connection",
         (
             _BROKER + "groups.heartbeats:Clients.heartbeat",
             "data.client_id or peer.remote",
@@ -190,7 +190,7 @@ SETTINGS: Final = (
     ),
     _bug(
         "commits beyond the end accepted",
-        "test_commit_bound:test_commit_beyond_the_end_at_a_master_is_refused",
+        "test_commit_bound:test_commit_beyond_the_end_at_a_master_is_rejected",
         (_BROKER + "groups.offsets:Offsets.update", "if end is not None:", "if False:"),
     ),
     _bug(

@@ -22,7 +22,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "clients": ("test_gate", "test_replica_creates_no_group_or_topic_for_clients"),
     "commit": (
         "test_gate",
-        "test_table_change_that_may_not_be_committed_is_not_answered_with_success",
+        "test_table_change_that_may_not_be_committed_does_not_report_success",
     ),
     "barrier": (
         "test_raft_tables",
@@ -30,20 +30,20 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "deletion": (
         "test_raft_tables",
-        "test_deposed_leader_loses_no_message_of_a_topic_whose_deletion_was_never_committed",
+        "test_deposed_leader_keeps_messages_of_an_uncommitted_topic_deletion",
     ),
     "followers": ("test_raft_tables", "test_follower_removes_the_queues_of_a_deleted_topic"),
     "reborn": (
         "test_raft_tables",
-        "test_follower_keeps_messages_of_a_topic_that_was_created_again",
+        "test_follower_keeps_messages_of_a_recreated_topic",
     ),
     "deposed": (
         "test_raft_tables",
-        "test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader",
+        "test_topic_creation_not_committed_is_undone_by_the_next_leader",
     ),
     "reset": (
         "test_raft_tables",
-        "test_reset_that_changes_no_offset_of_the_leader_voids_that_of_a_follower",
+        "test_reset_without_effect_at_the_leader_voids_the_follower_offset",
     ),
     "restart": (
         "test_raft_tables",
@@ -51,7 +51,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "late": (
         "test_raft_tables",
-        "test_late_offset_at_a_follower_does_not_take_the_group_back",
+        "test_late_offset_at_a_follower_does_not_move_the_group_back",
     ),
     "ahead": (
         "test_raft_tables",
@@ -59,7 +59,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "signature": (
         "test_cluster_proof",
-        "test_change_of_members_without_credentials_is_rejected_from_another_machine",
+        "test_member_change_without_credentials_is_rejected_from_elsewhere",
     ),
 }
 """The module below tests/unit/broker and its test, by rule."""

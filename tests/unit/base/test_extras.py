@@ -24,22 +24,22 @@ def declared() -> dict[str, set[str]]:
     }
 
 
-def test_every_extra_has_a_module_in_the_table() -> None:
+def test_extra_table_covers_every_declared_extra() -> None:
     assert set(EXTRA_OF.values()) == declared().keys()
 
 
 @pytest.mark.parametrize("module", EXTRA_OF)
-def test_the_named_extra_installs_the_module(module: str) -> None:
+def test_extra_table_names_the_extra_that_installs_the_module(module: str) -> None:
     pytest.importorskip(module, reason="installed by make setup, not by make setup-core")
     owners = {name.lower() for name in packages_distributions().get(module, ())}
     assert owners & declared()[EXTRA_OF[module]], f"{module} comes with {owners}"
 
 
-def test_a_missing_submodule_names_the_extra_of_its_package() -> None:
+def test_missing_extra_of_a_submodule_is_that_of_its_package() -> None:
     error = ModuleNotFoundError("no", name="pyspark.sql.datasource")
     assert missing_extra(error) == 'pyspark is not installed; run: pip install "tianzhou[spark]"'
 
 
 @pytest.mark.parametrize("name", [None, "click", "tianzhou.store", "pysparkling"])
-def test_a_module_of_no_extra_has_no_advice(name: str | None) -> None:
+def test_missing_extra_of_an_unlisted_module_is_none(name: str | None) -> None:
     assert missing_extra(ModuleNotFoundError("no", name=name)) is None

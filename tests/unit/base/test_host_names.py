@@ -8,12 +8,12 @@ from tianzhou.base.host_names import is_disguised_address
 @pytest.mark.parametrize(
     "host", ["2852039166", "0xa9fea9fe", "0XA9.1", "127.1", "0", "0x7f.1", "1..2", "10.0.0.256"]
 )
-def test_numbers_are_disguised_addresses(host: str) -> None:
+def test_is_disguised_address_of_a_number_is_true(host: str) -> None:
     assert is_disguised_address(host)
 
 
 @pytest.mark.parametrize(
     "host", ["broker-1", "1and1.example", "0xyz", "a.1", "7-7", "1" * 253 + "-"]
 )
-def test_names_are_not_disguised_addresses(host: str) -> None:
+def test_is_disguised_address_of_a_name_is_false(host: str) -> None:
     assert not is_disguised_address(host)

@@ -18,7 +18,7 @@ def reference(text: str) -> int:
     ("value", "expected"),
     [(0, 0), (0x7FFFFFFF, 0x7FFFFFFF), (0x80000000, -0x80000000), (-1, -1), (1 << 32, 0)],
 )
-def test_to_int32(value: int, expected: int) -> None:
+def test_to_int32_wraps_like_java(value: int, expected: int) -> None:
     assert to_int32(value) == expected
 
 
@@ -35,22 +35,22 @@ def test_to_int32(value: int, expected: int) -> None:
         ("\U0001f680 lifts", 365043275),
     ],
 )
-def test_known_hashes(text: str, expected: int) -> None:
+def test_string_hash_of_known_texts_equals_java(text: str, expected: int) -> None:
     assert string_hash(text) == string_hash(text.encode()) == expected
 
 
 @pytest.mark.parametrize("text", ["a" * 255, "a" * 256, "a" * 257, "é" * 300])
-def test_long_text(text: str) -> None:
+def test_string_hash_of_a_long_text_equals_the_reference(text: str) -> None:
     assert string_hash(text) == string_hash(text.encode()) == reference(text)
 
 
 @pytest.mark.slow
 @given(st.text())
-def test_text_and_its_bytes_agree(text: str) -> None:
+def test_string_hash_of_text_and_of_its_bytes_is_equal(text: str) -> None:
     assert string_hash(text) == string_hash(text.encode()) == reference(text)
 
 
-def test_bytes_that_are_not_utf8() -> None:
+def test_string_hash_of_invalid_utf8_uses_the_replacement_character() -> None:
     assert string_hash(b"a\xff") == reference("a\ufffd") == 68540
 
 

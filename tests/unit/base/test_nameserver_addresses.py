@@ -15,11 +15,11 @@ from tianzhou.base.nameserver_addresses import nameserver_from, split_list, with
         ("", ""),
     ],
 )
-def test_a_port_is_added_only_where_there_is_none(address: str, wanted: str) -> None:
+def test_with_default_port_adds_a_missing_port_only(address: str, wanted: str) -> None:
     assert with_default_port(address) == wanted
 
 
-def test_a_list_is_split_at_semicolons_and_commas() -> None:
+def test_split_list_splits_at_semicolons_and_commas() -> None:
     assert split_list(" a ;b:1,, c ") == ["a:9876", "b:1", "c:9876"]
     assert split_list(" ; ") == []
 
@@ -33,5 +33,7 @@ def test_a_list_is_split_at_semicolons_and_commas() -> None:
         ({"NAMESRV_ADDR": "b:2", "TIANZHOU_NAMESERVER": " "}, "b:2"),
     ],
 )
-def test_our_variable_wins_over_rocketmqs(environment: dict[str, str], wanted: str | None) -> None:
+def test_nameserver_from_prefers_our_variable_to_rocketmqs(
+    environment: dict[str, str], wanted: str | None
+) -> None:
     assert nameserver_from(environment) == wanted

@@ -5,7 +5,7 @@ import math
 from tianzhou.base.probe import SECONDS, Histogram
 
 
-def test_a_duration_counts_in_every_range_that_reaches_it() -> None:
+def test_histogram_counts_a_duration_in_every_bucket_above_it() -> None:
     times = Histogram()
     times.add(SECONDS[0])  # the upper end belongs to its range
     times.add(0.3)
@@ -20,6 +20,6 @@ def test_a_duration_counts_in_every_range_that_reaches_it() -> None:
     assert times.longest_s == 99.0
 
 
-def test_ranges_ascend() -> None:
+def test_histogram_bucket_bounds_are_ascending() -> None:
     assert list(SECONDS) == sorted(set(SECONDS))
     assert [end for end, _ in Histogram().up_to()] == [*SECONDS, math.inf]

@@ -17,7 +17,7 @@ BOUNDS = {
 }
 
 
-def test_every_bound_has_a_reason() -> None:
+def test_every_protocol_limit_has_a_reason() -> None:
     without = [
         name
         for name, following in BOUNDS.items()
@@ -27,7 +27,7 @@ def test_every_bound_has_a_reason() -> None:
     assert without == []
 
 
-def test_every_bound_is_used_elsewhere() -> None:
+def test_every_protocol_limit_is_used() -> None:
     others = [path for path in SOURCE.parents[1].rglob("*.py") if path != SOURCE]
     text = "\n".join(path.read_text(encoding="utf-8") for path in others)
     unused = [name for name in BOUNDS if not re.search(rf"\b{name}\b", text)]

@@ -67,7 +67,7 @@ def test_settings_without_values_are_the_defaults() -> None:
     assert load(Paint, {}) == (Paint(), [])
 
 
-def test_either_name_is_understood() -> None:
+def test_settings_accept_our_name_and_rocketmqs() -> None:
     assert paint({"count": "4"}) == paint({"paintCount": "4"}) == Paint(count=4)
 
 
@@ -76,30 +76,30 @@ def test_settings_with_unknown_names_return_them_in_order() -> None:
     assert unknown == ["smell", "Count", "secret"]
 
 
-def test_declarations_come_in_the_order_of_the_class() -> None:
+def test_declarations_keep_the_field_order_of_the_class() -> None:
     declared = declarations(Paint)
     assert list(declared) == ["count", "ratio", "wet", "colour", "owner", "hours"]
     assert declared["count"] == ("Pots.", 1, 9, "paintCount", None, False, "")
 
 
 @pytest.mark.parametrize(("text", "wet"), [("true", True), ("FALSE", False), ("False", False)])
-def test_truth_values(text: str, wet: bool) -> None:
+def test_settings_parse_every_spelling_of_a_boolean(text: str, wet: bool) -> None:
     assert paint({"isWet": text, "paintType": "BLUE"}).wet is wet
 
 
 @pytest.mark.parametrize("text", ["BLUE", "BLUE_PAINT"])
-def test_an_enumeration_goes_by_its_name_and_by_rocketmqs(text: str) -> None:
+def test_settings_accept_both_names_of_an_enum_value(text: str) -> None:
     assert paint({"paintType": text}).colour is Colour.BLUE
 
 
-def test_a_setting_may_read_texts_its_own_way() -> None:
+def test_settings_with_a_parser_apply_it_to_strings_only() -> None:
     assert paint({"paintRatio": "25"}).ratio == 0.25
     assert paint({"paintRatio": 0.25}).ratio == 0.25, (
         "values that are not strings are taken as they are"
     )
 
 
-def test_values_that_have_their_type_already_stay() -> None:
+def test_settings_keep_values_that_already_have_their_type() -> None:
     values: dict[str, object] = {
         "count": 5,
         "wet": False,
@@ -140,17 +140,17 @@ def test_setting_with_an_invalid_value_names_what_is_allowed(
 
 
 @pytest.mark.parametrize("value", [0, 10, "0", "10", -1])
-def test_a_value_out_of_its_bounds_is_refused(value: object) -> None:
+def test_settings_reject_a_value_out_of_bounds(value: object) -> None:
     problems = problems_of({"count": value, "owner": "me"})
     assert problems == [f"paintCount = {value}: must be from 1 to 9"]
 
 
 @pytest.mark.parametrize("value", [1, 9])
-def test_the_bounds_themselves_are_allowed(value: int) -> None:
+def test_settings_accept_values_equal_to_their_bounds(value: int) -> None:
     assert paint({"count": value, "owner": "me"}).count == value
 
 
-def test_values_that_contradict_each_other_are_refused() -> None:
+def test_settings_reject_values_that_contradict_each_other() -> None:
     assert problems_of({"isWet": "false"}) == ["red paint is never dry"]
     assert problems_of({"isWet": "false", "count": 6}) == [
         "red paint is never dry",
@@ -172,13 +172,13 @@ def test_settings_report_all_problems_at_once() -> None:
     ]
 
 
-def test_an_object_made_by_hand_is_checked_when_it_is_asked_for() -> None:
+def test_check_of_an_instance_rejects_values_out_of_bounds() -> None:
     check(Paint(count=9, owner="me"))
     with pytest.raises(SettingsError, match=r"paintCount = 10: .*; paintRatio = 0.0: "):
         check(Paint(count=10, owner="me", ratio=0.0))
 
 
-def test_a_default_out_of_its_bounds_is_seen_too() -> None:
+def test_settings_reject_a_default_out_of_bounds() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Wrong:
         size: int = setting(0, min=1, help="At least one.")
@@ -219,7 +219,7 @@ def test_suggestion_for_a_misspelled_name_is_the_closest_known_one(
     assert suggestion(wrong, spellings(Paint)) == meant
 
 
-def test_declaration_says_why_a_setting_cannot_change() -> None:
+def test_declaration_has_the_reason_why_a_setting_cannot_change() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Can:
         size: int = setting(1, fixed="it is made of tin", help="Litres.")

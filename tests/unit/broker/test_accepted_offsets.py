@@ -85,7 +85,7 @@ def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own() -> No
     assert accepted.ahead() == [(KEY, 0, 120)]
 
 
-def test_rows_that_the_master_deleted_are_named_and_others_are_not() -> None:
+def test_record_master_returns_only_rows_that_the_master_deleted() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
     accepted.record_master(said(readers={0: 9}, billing={0: 7}))
@@ -116,7 +116,7 @@ def test_accepted_offsets_are_forgotten_by_a_master_for_good() -> None:
     assert offsets.get("readers", "orders", 0) == 120
 
 
-def test_offset_of_a_slave_never_takes_a_group_back() -> None:
+def test_accepted_offset_of_a_slave_never_moves_a_group_back() -> None:
     store = small_store()
     offsets = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
     offsets.put("readers", "orders", 0, 130)
@@ -210,7 +210,7 @@ def test_old_master_that_follows_keeps_commits_that_came_after_its_own_resets() 
     assert accepted.ahead() == [(KEY, 0, 15)]
 
 
-def test_table_without_resets_has_the_fields_of_rocketmq_only() -> None:
+def test_offset_table_without_resets_has_only_rocketmq_fields() -> None:
     master = ConsumerOffsets(small_store().tables.consumer_offsets, ManualClock())
     master.put("readers", "orders", 0, 40)
     assert b"tz" not in fastjson.encode(master.table())

@@ -50,7 +50,7 @@ def test_gate_rejects_every_request_of_an_unknown_peer(
 
 
 @pytest.mark.parametrize("code", sorted(FAST_PATH), ids=lambda code: RequestCode(code).name)
-def test_gate_rejects_each_request_of_a_row(broker: SmallBroker, code: int) -> None:
+def test_gate_rejects_each_request_of_a_batch(broker: SmallBroker, code: int) -> None:
     peer = RecordingPeer()
     rows = b"".join(encode_command(Header(code=code, opaque=n)) for n in range(5))
     broker.received(peer, rows)
@@ -59,7 +59,7 @@ def test_gate_rejects_each_request_of_a_row(broker: SmallBroker, code: int) -> N
     ]
 
 
-def test_gate_checks_a_row_of_sends_once_with_the_identity_of_its_connection() -> None:
+def test_gate_checks_a_batch_of_sends_once_per_connection_identity() -> None:
     broker, gate, peer = SmallBroker(), AdminsOnly(), RecordingPeer()
     broker.send("t")  # creates the topic
     broker.parts.requests.access = gate

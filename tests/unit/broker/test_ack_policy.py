@@ -27,7 +27,7 @@ def count_of(settings: ReplicationConfig, state: GroupState) -> ReplicaCount:
     return ReplicaCount(settings, SavedState(store))
 
 
-def test_copies_are_not_lowered_below_the_least() -> None:
+def test_replica_count_below_the_minimum_is_rejected() -> None:
     check_replica_count(MASTER, SYNC, 2, least=2)
     check_replica_count(MASTER, SYNC, 1, least=1)
     with pytest.raises(
@@ -36,7 +36,7 @@ def test_copies_are_not_lowered_below_the_least() -> None:
         check_replica_count(MASTER, SYNC, 1, least=2)
 
 
-def test_copies_are_changed_only_at_a_master_that_waits_for_slaves() -> None:
+def test_replica_count_change_is_rejected_except_at_a_sync_master() -> None:
     slave = RoleState("broker-a", Role.SLAVE, 1, 1)
     with pytest.raises(RequestRejected, match="is a slave"):
         check_replica_count(slave, SYNC, 3, least=1)
@@ -48,7 +48,7 @@ def test_copies_are_changed_only_at_a_master_that_waits_for_slaves() -> None:
     ("copies", "copies_min", "is_alarmed"),
     [(1, 1, False), (2, 2, False), (2, 1, False), (1, 2, True)],
 )
-def test_promoted_slave_alarms_only_if_copies_were_lowered(
+def test_promoted_slave_raises_an_alarm_only_if_replicas_were_lowered(
     copies: int, copies_min: int, is_alarmed: bool
 ) -> None:
     state = GroupState(role="MASTER", marks=first("aa"), copies=copies, copies_min=copies_min)
@@ -56,7 +56,7 @@ def test_promoted_slave_alarms_only_if_copies_were_lowered(
     assert [alarm.kind for alarm in found] == (["copies_lowered"] if is_alarmed else [])
 
 
-def test_master_that_waits_for_no_slave_lets_its_followers_wait_for_none() -> None:
+def test_async_master_lets_promoted_slaves_wait_for_no_replica() -> None:
     """A slave of an asynchronous master that is promoted continues as its master did."""
     state = GroupState(role="MASTER", marks=first("aa"))
     for settings, least in ((ReplicationConfig(), 1), (SYNC, 2)):

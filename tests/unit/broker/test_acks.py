@@ -16,7 +16,7 @@ def parked(*ends: int) -> tuple[Acks, list[tuple[int, Outcome]]]:
     return acks, told
 
 
-def test_everything_up_to_the_durable_offset_is_answered_in_order() -> None:
+def test_acks_up_to_the_durable_offset_are_released_in_order() -> None:
     acks, told = parked(100, 200, 200, 300)
     acks.release(PhysicalOffset(99))
     assert told == []
@@ -25,7 +25,7 @@ def test_everything_up_to_the_durable_offset_is_answered_in_order() -> None:
     assert len(acks) == 1
 
 
-def test_acks_that_time_out_name_what_they_waited_for() -> None:
+def test_acks_that_time_out_report_what_they_waited_for() -> None:
     acks, told = parked(100, 200, 300)
 
     def why(end: PhysicalOffset) -> Outcome:

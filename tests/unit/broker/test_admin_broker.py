@@ -12,7 +12,7 @@ from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 
-def test_a_broker_is_drained_and_opened_again() -> None:
+def test_broker_permission_change_drains_and_reopens_the_broker() -> None:
     broker = SmallBroker()
     tool, code = Administrator(broker), RequestCode.UPDATE_BROKER_CONFIG
     broker.send("orders")
@@ -23,7 +23,7 @@ def test_a_broker_is_drained_and_opened_again() -> None:
     assert broker.send("orders").code == 0
 
 
-def test_settings_changed_reach_their_users() -> None:
+def test_config_change_applies_to_topics_groups_and_clients() -> None:
     broker = SmallBroker()
     tool, code = Administrator(broker), RequestCode.UPDATE_BROKER_CONFIG
     text = b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\nclient_expiry_ms=2000"
@@ -38,7 +38,7 @@ def change(broker: SmallBroker, text: bytes) -> None:
     assert answer.code == 0, answer.remark
 
 
-def test_a_smaller_message_size_applies_to_the_next_send() -> None:
+def test_config_change_of_the_message_size_applies_to_the_next_send() -> None:
     broker = SmallBroker()
     assert broker.send("orders", bytes(3_000)).code == 0
     change(broker, b"maxMessageSize=2048")
@@ -49,7 +49,7 @@ def test_a_smaller_message_size_applies_to_the_next_send() -> None:
     assert broker.send("orders", bytes(3_000)).code == 0
 
 
-def test_sql_filters_are_switched_off_and_on_for_known_expressions_too() -> None:
+def test_config_change_of_sql_filters_applies_to_cached_expressions() -> None:
     broker = SmallBroker()
     filters = broker.parts.clients.filters
     assert filters.get("SQL92", "a > 1").expression is not None
@@ -60,7 +60,7 @@ def test_sql_filters_are_switched_off_and_on_for_known_expressions_too() -> None
     assert filters.get("SQL92", "a > 1").expression is not None
 
 
-def test_transactions_follow_new_timings_and_the_switch() -> None:
+def test_config_change_of_transactions_applies_to_checks_and_sends() -> None:
     broker = SmallBroker()
     producer = RecordingPeer()
     broker.heartbeat(producer, "c", producers=(GROUP,))
@@ -75,7 +75,7 @@ def test_transactions_follow_new_timings_and_the_switch() -> None:
     assert broker.send("orders", b"x", named, sys_flag=4).code == ResponseCode.NO_PERMISSION
 
 
-def test_long_polling_is_switched_off() -> None:
+def test_config_change_disables_long_polling() -> None:
     broker = SmallBroker()
     broker.send("orders")
     change(broker, b"longPollingEnable=false\nshortPollingTimeMills=500")
@@ -83,7 +83,7 @@ def test_long_polling_is_switched_off() -> None:
     assert broker.parts.pull._config.short_polling_ms == 500
 
 
-def test_watchdog_timers_and_saving_follow_new_settings() -> None:
+def test_config_change_applies_to_watchdog_timers_and_saving() -> None:
     broker = SmallBroker()
     change(broker, b"consumer_stuck_after_ms=5000\ntimerMaxDelaySec=10")
     assert broker.parts.watchdog.stuck_after_ms == 5_000
@@ -97,7 +97,7 @@ def fill(broker: SmallBroker, files: int) -> None:
         assert broker.send("filling", bytes(30_000)).code == 0
 
 
-def test_shorter_retention_deletes_expired_files_and_leaves_waiting_messages() -> None:
+def test_config_change_of_retention_keeps_files_of_waiting_messages() -> None:
     """A file in the middle has a timed message that the shorter retention would take."""
     config = replace(STORE, commit_log_file_bytes=256 * 1024, retention_hours=72)
     broker = SmallBroker(store_config=config)
@@ -120,7 +120,7 @@ def test_shorter_retention_deletes_expired_files_and_leaves_waiting_messages() -
     assert log.min_offset > timed.physical_offset, "what was delivered holds nothing back"
 
 
-def test_settings_version_grows_with_each_change() -> None:
+def test_config_version_grows_with_each_change() -> None:
     tool = Administrator(SmallBroker())
     before = tool.ask(RequestCode.GET_BROKER_CONFIG).ext["version"]
     tool.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6")
@@ -134,7 +134,7 @@ def test_runtime_state_is_a_table_of_strings() -> None:
     assert table["brokerVersionDesc"] == "V5_3_3"
 
 
-def test_statistics_over_a_minute_an_hour_and_a_day() -> None:
+def test_stats_data_covers_a_minute_an_hour_and_a_day() -> None:
     broker = SmallBroker()
     stats = broker.parts.stats
     stats.put("orders", 10, 1000)
@@ -162,7 +162,7 @@ def test_statistics_over_a_minute_an_hour_and_a_day() -> None:
 @pytest.mark.parametrize(
     ("name", "key"), [("TOPIC_PUT_NUMS", "x"), ("GROUP_GET_NUMS", "orders"), ("COLOUR", "orders")]
 )
-def test_statistics_that_are_not_kept(name: str, key: str) -> None:
+def test_stats_data_of_an_unknown_name_or_key_is_rejected(name: str, key: str) -> None:
     tool = Administrator(SmallBroker())
     answer = tool.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -181,7 +181,7 @@ def test_expired_files_are_deleted_on_request() -> None:
     assert tool.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == 0
 
 
-def test_tables_for_slaves() -> None:
+def test_slave_tables_of_a_new_broker_are_empty() -> None:
     broker = SmallBroker()
     tool = Administrator(broker)
     assert tool.ask(RequestCode.GET_ALL_DELAY_OFFSET).json["offsetTable"] == {}
@@ -192,7 +192,7 @@ def test_tables_for_slaves() -> None:
 
 
 @pytest.mark.parametrize("code", list(REFUSED), ids=lambda code: code.name)
-def test_rejected_requests_give_the_reason(code: RequestCode) -> None:
+def test_rejected_request_codes_return_the_reason(code: RequestCode) -> None:
     answer = Administrator(SmallBroker()).ask(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == f"{code.name}: {REFUSED[code]}"

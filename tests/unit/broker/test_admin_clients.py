@@ -20,7 +20,7 @@ def with_consumers() -> tuple[SmallBroker, RecordingPeer, RecordingPeer]:
     return broker, first, second
 
 
-def test_consumers_of_a_group() -> None:
+def test_consumer_connection_list_has_the_members_of_a_group() -> None:
     broker, _, _ = with_consumers()
     tool, code = Administrator(broker), RequestCode.GET_CONSUMER_CONNECTION_LIST
     found = tool.ask(code, consumerGroup="readers").json
@@ -35,7 +35,7 @@ def test_consumers_of_a_group() -> None:
     assert tool.ask(code, consumerGroup="x").code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
-def test_producers_of_one_group_and_of_all() -> None:
+def test_producer_connection_list_of_one_group_and_of_all() -> None:
     broker = SmallBroker()
     broker.heartbeat(RecordingPeer(), "p1", producers=("writers",))
     tool = Administrator(broker)

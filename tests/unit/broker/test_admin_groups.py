@@ -19,7 +19,7 @@ def group_of(broker: SmallBroker, name: str) -> SubscriptionGroupConfig | None:
     return broker.parts.clients.groups.get(name)
 
 
-def test_a_group_is_made_and_changed_and_survives_a_restart() -> None:
+def test_create_and_update_group_survive_a_restart() -> None:
     broker = SmallBroker(config=BrokerConfig(auto_create_groups=False))
     assert make_group(broker, "readers").code == 0
     assert make_group(broker, "readers", retryMaxTimes=3, consumeEnable=False).code == 0
@@ -65,7 +65,9 @@ def test_create_group_beyond_the_limit_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(("clean", "left"), [("true", None), ("false", 7)])
-def test_deleting_keeps_the_offsets_unless_told_otherwise(clean: str, left: int | None) -> None:
+def test_delete_group_keeps_offsets_unless_clean_offset_is_set(
+    clean: str, left: int | None
+) -> None:
     broker = SmallBroker()
     make_group(broker, "readers")
     broker.parts.offsets.put("readers", "orders", 0, 7)
@@ -77,7 +79,7 @@ def test_deleting_keeps_the_offsets_unless_told_otherwise(clean: str, left: int 
     assert broker.parts.offsets.get("readers", "orders", 0) == left
 
 
-def test_one_group_is_shown() -> None:
+def test_get_group_config_returns_its_settings() -> None:
     broker = SmallBroker()
     make_group(broker, "readers", retryMaxTimes=5)
     tool = Administrator(broker)
@@ -85,7 +87,7 @@ def test_one_group_is_shown() -> None:
     assert shown["retryMaxTimes"] == 5
 
 
-def test_config_of_an_unknown_group_creates_it_where_groups_are_created_automatically() -> None:
+def test_get_group_config_of_an_unknown_group_obeys_auto_create() -> None:
     broker = SmallBroker()
     tool, code = Administrator(broker), RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     assert tool.ask(code, group="fresh").json["groupName"] == "fresh"
@@ -97,7 +99,7 @@ def test_config_of_an_unknown_group_creates_it_where_groups_are_created_automati
     assert group_of(strict, "fresh") is None
 
 
-def test_all_groups_are_shown_whole_or_in_pages() -> None:
+def test_get_all_group_configs_returns_the_table_or_a_page() -> None:
     broker = SmallBroker()
     tool, code = Administrator(broker), RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     names = sorted(tool.ask(code).json["subscriptionGroupTable"])
@@ -109,7 +111,7 @@ def test_all_groups_are_shown_whole_or_in_pages() -> None:
     assert list(again.json["subscriptionGroupTable"]) == names[:1]
 
 
-def test_group_is_forbidden_a_topic_and_allowed_again() -> None:
+def test_forbid_topic_rejects_the_group_until_it_is_undone() -> None:
     broker = SmallBroker()
     make_group(broker, "readers")
     tool, code = Administrator(broker), RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
@@ -127,14 +129,14 @@ def test_group_is_forbidden_a_topic_and_allowed_again() -> None:
     assert broker.parts.clients.groups.table().forbidden_table == {}
 
 
-def test_forbidding_names_a_group_that_is_there_and_a_topic() -> None:
+def test_forbid_topic_of_an_unknown_group_or_no_topic_is_rejected() -> None:
     tool, code = Administrator(SmallBroker()), RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
     assert tool.ask(code, group="x").code == ResponseCode.INVALID_PARAMETER
     unknown = tool.ask(code, group="x", topic="t", readable="false")
     assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_topics_and_subscriptions_of_a_group() -> None:
+def test_query_topics_and_subscriptions_of_a_group() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     broker.parts.offsets.put("readers", "orders", 0, 1)
@@ -150,7 +152,7 @@ def test_topics_and_subscriptions_of_a_group() -> None:
 
 
 @pytest.mark.parametrize("topic", ["a/b", "x" * 200_000, "a b"])
-def test_forbid_of_a_topic_that_can_not_exist_is_refused(topic: str) -> None:
+def test_forbid_topic_with_an_invalid_name_is_rejected(topic: str) -> None:
     broker = SmallBroker()
     broker.parts.groups.put(SubscriptionGroupConfig(group_name="g"))
     ext = {"group": "g", "topic": topic, "readable": "false"}
@@ -160,7 +162,7 @@ def test_forbid_of_a_topic_that_can_not_exist_is_refused(topic: str) -> None:
     assert broker.parts.groups.forbidden == {}
 
 
-def test_forbid_of_more_topics_than_there_may_be_is_refused() -> None:
+def test_forbid_topic_beyond_the_limit_is_rejected() -> None:
     broker = SmallBroker(config=BrokerConfig(topics_max=16))
     broker.parts.groups.put(SubscriptionGroupConfig(group_name="g"))
     codes: list[int] = []

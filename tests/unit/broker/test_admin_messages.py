@@ -36,7 +36,7 @@ def broker() -> SmallBroker:
     return made
 
 
-def test_by_time_the_first_of_all_queues_come_in_the_order_of_time(broker: SmallBroker) -> None:
+def test_search_by_time_returns_messages_of_all_queues_in_time_order(broker: SmallBroker) -> None:
     start = broker.clock.now_ms() - 6000
     assert bodies(broker, "time", beginTimestamp=str(start + 1000)) == [
         b"1",
@@ -50,7 +50,7 @@ def test_by_time_the_first_of_all_queues_come_in_the_order_of_time(broker: Small
     assert bodies(broker, "time", beginTimestamp=begin, endTimestamp=end) == [b"1", b"2"]
 
 
-def test_the_newest_are_the_last_of_all_queues_and_the_oldest_of_them_comes_first(
+def test_search_for_newest_returns_the_last_messages_in_time_order(
     broker: SmallBroker,
 ) -> None:
     assert bodies(broker, "newest", count=3) == [b"3", b"4", b"5"]
@@ -59,7 +59,7 @@ def test_the_newest_are_the_last_of_all_queues_and_the_oldest_of_them_comes_firs
     assert bodies(broker, "newest", topic="refunds") == []
 
 
-def test_by_key_the_oldest_comes_first(broker: SmallBroker) -> None:
+def test_search_by_key_returns_oldest_first(broker: SmallBroker) -> None:
     assert bodies(broker, "key", word="k1") == [b"1", b"4"]
     assert bodies(broker, "key", word="k1", count=1) == [b"4"]
     assert bodies(broker, "key", word="nothing") == []
@@ -72,7 +72,7 @@ def test_search_by_offset_finds_that_message_or_nothing(broker: SmallBroker) -> 
     assert bodies(broker, "place", queueId="7", offset="0") == []
 
 
-def test_by_either_id_it_is_the_message_of_this_topic(broker: SmallBroker) -> None:
+def test_search_by_either_id_finds_messages_of_the_topic_only(broker: SmallBroker) -> None:
     broker.send("orders", b"named", named={"UNIQ_KEY": UNIQUE})
     broker.send("orders", b"again", named={"UNIQ_KEY": UNIQUE})
     assert bodies(broker, "id", word=UNIQUE) == [b"named"]
@@ -84,7 +84,7 @@ def test_by_either_id_it_is_the_message_of_this_topic(broker: SmallBroker) -> No
     assert bodies(broker, "id", word=elsewhere) == []
 
 
-def test_an_answer_has_a_limit_and_at_least_one_message(
+def test_search_response_over_the_byte_limit_has_one_message(
     broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_messages, "BYTES_MAX", 1)

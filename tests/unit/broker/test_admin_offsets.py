@@ -24,7 +24,7 @@ def rows_of(answer: Answer) -> dict[tuple[str, int], OffsetWrapper]:
     return {(queue.topic, queue.queue_id): row for queue, row in table.items()}
 
 
-def test_a_row_for_every_queue_to_read_and_zero_for_none_committed() -> None:
+def test_consume_stats_list_every_read_queue_with_zero_if_uncommitted() -> None:
     broker = with_messages()
     broker.parts.offsets.put("readers", "orders", 0, 2)
     answer = Administrator(broker).ask(RequestCode.GET_CONSUME_STATS, consumerGroup="readers")
@@ -40,7 +40,7 @@ def test_a_row_for_every_queue_to_read_and_zero_for_none_committed() -> None:
     }
 
 
-def test_a_named_topic_is_shown_even_if_nothing_was_committed() -> None:
+def test_consume_stats_of_a_named_topic_include_uncommitted_queues() -> None:
     broker = with_messages()
     tool, code = Administrator(broker), RequestCode.GET_CONSUME_STATS
     assert rows_of(tool.ask(code, consumerGroup="readers")) == {}
@@ -50,7 +50,7 @@ def test_a_named_topic_is_shown_even_if_nothing_was_committed() -> None:
     assert listed == rows
 
 
-def test_while_a_group_is_online_only_its_subscriptions_count() -> None:
+def test_consume_stats_of_an_online_group_have_its_subscriptions_only() -> None:
     broker = with_messages()
     make_topic(broker, "old")
     for topic in ("orders", "old", "deleted"):
@@ -63,7 +63,7 @@ def test_while_a_group_is_online_only_its_subscriptions_count() -> None:
     assert {topic for topic, _ in online} == {"orders"}
 
 
-def test_the_rate_of_a_group_is_shown() -> None:
+def test_consume_stats_have_the_rate_of_the_group() -> None:
     broker = with_messages()
     broker.parts.offsets.put("readers", "orders", 0, 2)
     broker.parts.stats.got("orders", "readers", 30, 100)
@@ -72,7 +72,7 @@ def test_the_rate_of_a_group_is_shown() -> None:
     assert 1.0 < decode_consume_stats(answer.body).consume_tps < 3.0
 
 
-def test_all_groups_of_a_broker_at_once() -> None:
+def test_broker_consume_stats_list_all_groups() -> None:
     broker = with_messages()
     broker.parts.clients.groups.obtain("readers")
     broker.parts.offsets.put("readers", "orders", 0, 1)
@@ -86,7 +86,7 @@ def test_all_groups_of_a_broker_at_once() -> None:
     assert tool.ask(code, isOrder="true").json["totalDiff"] == 0
 
 
-def test_behind_in_time() -> None:
+def test_consume_time_span_has_the_delay_of_each_queue() -> None:
     broker = with_messages()
     now_ms = broker.clock.now_ms()
     broker.parts.offsets.put("readers", "orders", 0, 1)
@@ -100,7 +100,7 @@ def test_behind_in_time() -> None:
     assert tool.ask(code, group="readers", topic="x").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_corrections_are_the_least_of_the_others() -> None:
+def test_correction_offsets_are_the_minimum_of_other_groups() -> None:
     broker = with_messages()
     offsets = broker.parts.offsets
     for group, first, second in (("a", 3, 2), ("b", 2, 5), ("skipped", 0, 0), ("mine", 1, 9)):
@@ -116,7 +116,7 @@ def test_corrections_are_the_least_of_the_others() -> None:
     assert answer.json == {"correctionOffsets": {"0": NEVER, "1": 2}}
 
 
-def test_offsets_are_cloned() -> None:
+def test_clone_group_offset_copies_subscribed_topics_only() -> None:
     broker = with_messages()
     make_topic(broker, "old")
     broker.parts.offsets.put("readers", "orders", 0, 2)
@@ -131,7 +131,7 @@ def test_offsets_are_cloned() -> None:
     assert tool.ask(code, srcGroup="readers", destGroup="a b").code != 0
 
 
-def test_all_offsets_as_one_table() -> None:
+def test_get_all_consumer_offset_returns_the_table() -> None:
     broker = with_messages()
     broker.parts.offsets.put("readers", "orders", 1, 2)
     table = Administrator(broker).ask(RequestCode.GET_ALL_CONSUMER_OFFSET).json

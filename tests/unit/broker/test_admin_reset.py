@@ -35,7 +35,7 @@ def committed(broker: SmallBroker) -> dict[int, int]:
     return broker.parts.offsets.of("readers", "orders")
 
 
-def test_a_stopped_group_is_moved(broker: SmallBroker) -> None:
+def test_reset_by_time_moves_a_stopped_group(broker: SmallBroker) -> None:
     answer = reset(broker, broker.clock.now_ms() - 3000)
     assert answer.code == 0
     told = {queue.queue_id: offset for queue, offset in decode_queue_offsets(answer.body).items()}
@@ -56,7 +56,7 @@ def test_reset_without_force_skips_nothing(broker: SmallBroker) -> None:
     assert committed(broker)[0] == 0
 
 
-def test_one_queue_to_one_offset(broker: SmallBroker) -> None:
+def test_reset_of_one_queue_moves_it_to_the_offset(broker: SmallBroker) -> None:
     assert reset(broker, 0, queueId="0", offset="4").code == 0
     assert committed(broker) == {0: 4}
     assert reset(broker, 0, queueId="0", offset="6").code == ResponseCode.SYSTEM_ERROR
@@ -65,7 +65,7 @@ def test_one_queue_to_one_offset(broker: SmallBroker) -> None:
     assert committed(broker) == {0: 0, 1: 0}
 
 
-def test_unknown_names_are_refused(broker: SmallBroker) -> None:
+def test_reset_of_an_unknown_name_is_rejected(broker: SmallBroker) -> None:
     assert reset(broker, 0, topic="x").code == ResponseCode.TOPIC_NOT_EXIST
     assert reset(broker, 0, group="x").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 

@@ -22,7 +22,7 @@ def delete(broker: SmallBroker, name: str) -> Answer:
     return Administrator(broker).ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
 
 
-def test_a_topic_is_made_and_changed_and_survives_a_restart() -> None:
+def test_create_and_update_topic_survive_a_restart() -> None:
     broker = SmallBroker()
     assert make_topic(broker, "orders", 3).code == 0
     assert make_topic(broker, "orders", 5, perm="4", order="true").code == 0
@@ -32,7 +32,7 @@ def test_a_topic_is_made_and_changed_and_survives_a_restart() -> None:
     assert (topic.perm, topic.order) == (4, True)
 
 
-def test_a_producer_sees_the_change_at_once() -> None:
+def test_update_topic_applies_to_the_next_send() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     assert broker.send("orders").code == 0
@@ -85,7 +85,7 @@ def test_create_topic_with_invalid_values_is_rejected(wrong: dict[str, str]) -> 
     assert broker.parts.topics.get("orders") is None
 
 
-def test_attributes_are_set_and_taken_away() -> None:
+def test_update_topic_sets_and_removes_attributes() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders", attributes="+message.type=FIFO,+cleanup.policy=DELETE")
     assert config_of(broker, "orders").attributes == {
@@ -135,7 +135,7 @@ def test_delete_topic_that_does_not_exist_succeeds() -> None:
     assert delete(SmallBroker(), "nothing").code == 0
 
 
-def test_one_topic_is_shown() -> None:
+def test_get_topic_config_returns_its_settings() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders", 3)
     answer = Administrator(broker).ask(RequestCode.GET_TOPIC_CONFIG, topic="orders", lo="true")
@@ -144,7 +144,7 @@ def test_one_topic_is_shown() -> None:
     assert missing.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_all_topics_are_shown_whole_or_in_pages() -> None:
+def test_get_all_topic_configs_returns_the_table_or_a_page() -> None:
     broker = SmallBroker()
     tool = Administrator(broker)
     whole = tool.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -164,7 +164,7 @@ def test_all_topics_are_shown_whole_or_in_pages() -> None:
     assert seen == names
 
 
-def test_a_table_that_changed_is_paged_from_the_start() -> None:
+def test_get_all_topic_configs_of_an_old_version_pages_from_the_start() -> None:
     broker = SmallBroker()
     page = Administrator(broker).ask(
         RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -175,7 +175,7 @@ def test_a_table_that_changed_is_paged_from_the_start() -> None:
     assert list(page.json["topicConfigTable"]) == [min(broker.parts.topics.all())]
 
 
-def test_a_fresh_topic_lists_its_queues() -> None:
+def test_topic_stats_of_an_empty_topic_list_its_queues() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders", 2)
     code = RequestCode.GET_TOPIC_STATS_INFO
@@ -195,7 +195,7 @@ def test_a_fresh_topic_lists_its_queues() -> None:
     assert Administrator(broker).ask(code, topic="x").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_system_topics_are_named() -> None:
+def test_system_topic_list_excludes_user_topics() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     found = Administrator(broker).ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).json
@@ -203,7 +203,7 @@ def test_system_topics_are_named() -> None:
     assert "orders" not in found["topicList"]
 
 
-def test_groups_of_a_topic_are_those_that_were_here_and_those_that_are() -> None:
+def test_query_groups_of_a_topic_includes_offline_and_online_ones() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     broker.parts.offsets.put("before", "orders", 0, 1)
@@ -212,7 +212,7 @@ def test_groups_of_a_topic_are_those_that_were_here_and_those_that_are() -> None
     assert found == {"groupList": ["before", "now"]}
 
 
-def test_queues_of_forgotten_topics_are_cleaned() -> None:
+def test_clean_unused_topic_removes_queues_of_unknown_topics() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     make_topic(broker, "kept")

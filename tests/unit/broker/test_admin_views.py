@@ -180,7 +180,7 @@ def test_group_view_marks_stuck_queues() -> None:
     assert all(event.ended_ms for event in look_at_broker(broker).events)
 
 
-def test_queue_whose_reader_has_left_keeps_the_time_of_its_last_pull() -> None:
+def test_group_view_keeps_the_last_pull_time_of_a_reader_that_left() -> None:
     broker = world()
     peer = join(broker, "billing", "orders", client_id="worker-1")
     pull(broker, peer, "orders", 0, 2)
@@ -334,7 +334,7 @@ def test_groups_view_counts_troubled_groups_worst_first() -> None:
         (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
     ],
 )
-def test_request_about_many_queues_takes_many_rounds_of_the_loop(
+def test_view_request_with_many_queues_is_spread_over_loop_rounds(
     code: RequestCode, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (lags, group_rows_module, admin_views, offsets):

@@ -169,7 +169,7 @@ def test_parked_transactions_are_listed_counted_and_alarmed(restarts: str) -> No
 
 
 @pytest.mark.parametrize("restarts", ["", "stop", "kill"])
-def test_parked_transaction_that_is_resumed_is_pending_and_leaves_the_list(restarts: str) -> None:
+def test_parked_transaction_resumed_is_pending_and_not_listed(restarts: str) -> None:
     broker = broker_with_parked(b"forgotten", b"other")
     first, other = parked(broker).messages
     assert resume(broker, first.offset_msg_id) == 0
@@ -204,7 +204,7 @@ def test_parked_transaction_can_be_parked_and_resumed_again() -> None:
     assert row.checks == 1
 
 
-def test_resumed_transaction_whose_mark_was_torn_off_gets_it_at_a_start() -> None:
+def test_resumed_transaction_whose_op_record_is_lost_gets_it_at_start() -> None:
     broker = broker_with_parked(b"torn")
     (parked_view,) = broker.messages(names.CHECKED_OUT_TOPIC)
     text = properties.encode(dict(parked_view.properties) | {"TRAN_PARKED_OFFSET": "0"})
@@ -218,7 +218,7 @@ def test_resumed_transaction_whose_mark_was_torn_off_gets_it_at_a_start() -> Non
     assert parked(broker).messages == ()
 
 
-def test_mark_of_a_resumed_transaction_decides_no_other_one_at_a_start() -> None:
+def test_resumed_transaction_op_record_decides_no_other_one_at_start() -> None:
     """The mark is the last record; what it names is not the half message at place 0 of the log."""
     broker = SmallBroker(config=BrokerConfig(transaction_checks_max=1))
     send_half(broker, b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")

@@ -19,7 +19,7 @@ def with_group(broker: SmallBroker, *, retry_max_times: int = 16) -> None:
     broker.parts.clients.groups.put(group)
 
 
-def test_a_new_topic_is_made_after_its_template() -> None:
+def test_admission_creates_a_new_topic_from_the_template() -> None:
     broker = SmallBroker()
     assert broker.send("fresh").code == 0
     topic = broker.parts.topics.get("fresh")
@@ -35,7 +35,7 @@ def test_admission_without_auto_create_names_the_topic() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 128, "中文", "a/b", "../x", "a\n"])
-def test_names_are_checked(name: str) -> None:
+def test_admission_rejects_an_invalid_topic_name(name: str) -> None:
     assert SmallBroker().send(name).code == ResponseCode.INVALID_PARAMETER
 
 
@@ -53,13 +53,13 @@ def test_admission_rejects_an_unknown_queue_and_chooses_for_a_negative_one() -> 
     assert 0 <= int(answer.ext["queueId"]) < 4
 
 
-def test_a_topic_without_write_permission_takes_nothing() -> None:
+def test_admission_rejects_a_topic_without_write_permission() -> None:
     broker = SmallBroker()
     broker.parts.topics.put(TopicConfig(topic_name="closed", perm=4))
     assert broker.send("closed").code == ResponseCode.NO_PERMISSION
 
 
-def test_sizes_are_bounded() -> None:
+def test_admission_rejects_a_large_body_properties_or_many_keys() -> None:
     broker = SmallBroker()
     assert broker.send("orders", bytes(LIMIT + 1)).code == ResponseCode.MESSAGE_ILLEGAL
     answer = broker.send("orders", b"x", {"P": "v" * 32_700})
@@ -68,13 +68,13 @@ def test_sizes_are_bounded() -> None:
     assert broker.send("orders", b"x", {"KEYS": many}).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_transactions_can_be_refused() -> None:
+def test_admission_rejects_transactions_if_configured() -> None:
     broker = SmallBroker(config=BrokerConfig(reject_transactions=True))
     answer = broker.send("orders", b"x", {"TRAN_MSG": "true", "PGROUP": "g"})
     assert answer.code == ResponseCode.NO_PERMISSION
 
 
-def test_a_consumer_that_retries_by_itself_is_counted() -> None:
+def test_admission_of_a_client_retry_beyond_the_limit_is_a_dead_letter() -> None:
     broker = SmallBroker()
     with_group(broker, retry_max_times=2)
     named = {"DELAY": "3", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "ID1"}
@@ -88,7 +88,7 @@ def test_a_consumer_that_retries_by_itself_is_counted() -> None:
     assert dead.properties["DLQ_ORIGIN_MESSAGE_ID"] == "ID1"
 
 
-def test_a_dead_letter_that_was_timed_once_is_not_timed_again() -> None:
+def test_admission_of_a_timed_message_as_dead_letter_drops_the_timer() -> None:
     broker = SmallBroker()
     with_group(broker, retry_max_times=0)
     named = {"TIMER_DELAY_SEC": "100", "RETRY_TOPIC": "orders"}
@@ -126,7 +126,7 @@ def test_admission_retry_of_a_transactional_message_is_not_a_half() -> None:
 
 @pytest.mark.parametrize("sys_flag", [4, 12])
 @pytest.mark.parametrize("named", [{}, {"TRAN_MSG": "false"}, {"DELAY": "1"}])
-def test_send_with_a_transaction_flag_that_begins_none_is_refused(
+def test_admission_rejects_a_transaction_flag_other_than_prepared(
     sys_flag: int, named: dict[str, str]
 ) -> None:
     """No queue would ever hold it: its sender would be told that a lost message is stored."""
@@ -136,7 +136,7 @@ def test_send_with_a_transaction_flag_that_begins_none_is_refused(
 
 
 @pytest.mark.parametrize("times", [1, 17])
-def test_send_of_a_retry_with_the_flag_of_a_half_is_delivered(times: int) -> None:
+def test_admission_of_a_retry_with_the_prepared_flag_is_delivered(times: int) -> None:
     broker = SmallBroker()
     with_group(broker)
     named = {"TRAN_MSG": "true", "PGROUP": "p"}
@@ -145,7 +145,7 @@ def test_send_of_a_retry_with_the_flag_of_a_half_is_delivered(times: int) -> Non
     assert message.sys_flag & 0xC == 0
 
 
-def test_send_with_negative_retries_begins_a_transaction_and_counts_from_zero() -> None:
+def test_admission_of_negative_retries_starts_a_transaction_at_zero() -> None:
     broker = SmallBroker()
     named = {"TRAN_MSG": "True", "PGROUP": "p"}
     assert broker.send("orders", named=named, sys_flag=4, reconsume_times=-(2**31)).code == 0

@@ -12,14 +12,14 @@ def alarm(kind: str, since_ms: int, *, is_problem: bool = True) -> Alarm:
     return Alarm(kind=kind, text="t", remedy="r", since_ms=since_ms, is_problem=is_problem)
 
 
-def test_current_lists_problems_first_then_the_oldest() -> None:
+def test_alarms_current_lists_problems_first_then_the_oldest() -> None:
     alarms = Alarms()
     alarms.add(lambda: [alarm("late", 3), alarm("early", 1)])
     alarms.add(lambda: [alarm("warning", 0, is_problem=False), alarm("middle", 2)])
     assert [one.kind for one in alarms.current()] == ["early", "middle", "late", "warning"]
 
 
-def test_current_forgets_a_condition_that_ended() -> None:
+def test_alarms_current_omits_a_condition_that_ended() -> None:
     alarms, found = Alarms(), [alarm("full", 1)]
     alarms.add(lambda: found)
     assert alarms.current() == found
@@ -27,7 +27,7 @@ def test_current_forgets_a_condition_that_ended() -> None:
     assert alarms.current() == []
 
 
-def test_since_stays_while_the_condition_holds_and_starts_again_after_it() -> None:
+def test_alarms_since_is_kept_until_the_condition_ends() -> None:
     clock = ManualClock()
     since, begun_ms = Since(clock), clock.now_ms()
     assert since.began_ms("full", holds=False) == 0
@@ -38,7 +38,7 @@ def test_since_stays_while_the_condition_holds_and_starts_again_after_it() -> No
     assert since.began_ms("full", holds=True) == begun_ms + 5_000
 
 
-def test_since_keep_forgets_conditions_that_are_not_named() -> None:
+def test_alarms_since_keep_drops_conditions_not_listed() -> None:
     clock = ManualClock()
     since, begun_ms = Since(clock), clock.now_ms()
     since.began_ms("a", holds=True)
@@ -49,7 +49,7 @@ def test_since_keep_forgets_conditions_that_are_not_named() -> None:
     assert since.began_ms("b", holds=True) == begun_ms + 5_000
 
 
-def test_alarm_log_writes_one_line_at_the_beginning_and_one_at_the_end(
+def test_alarm_log_has_one_line_at_the_start_and_one_at_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     alarms, found = Alarms(), [alarm("full", 1), alarm("slow", 2, is_problem=False)]

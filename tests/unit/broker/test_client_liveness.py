@@ -39,13 +39,13 @@ def test_clock_change_releases_no_lock() -> None:
     assert locked_by(broker, "c2")
 
 
-def test_heartbeat_that_names_nothing_is_answered() -> None:
+def test_heartbeat_without_groups_succeeds() -> None:
     answer = SmallBroker().ask(RequestCode.HEART_BEAT, {}, b"{}")
     assert answer is not None
     assert answer.code == 0
 
 
-def test_clients_without_an_id_are_told_apart_by_their_connection() -> None:
+def test_heartbeats_without_a_client_id_are_keyed_by_connection() -> None:
     broker = SmallBroker()
     body = b'{"producerDataSet":[{"groupName":"p"}]}'
     for port in (1, 2):

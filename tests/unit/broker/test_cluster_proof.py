@@ -17,11 +17,11 @@ def promotion(ext: dict[str, str], body: bytes = b"") -> Request:
     return Request(header, body, RecordingPeer())
 
 
-def test_request_needs_no_proof_where_no_credentials_are_set() -> None:
+def test_cluster_request_without_configured_credentials_is_accepted() -> None:
     ClusterProof().check(promotion({"aboveEpoch": "0"}))
 
 
-def test_request_is_rejected_unless_it_is_signed_with_the_right_pair() -> None:
+def test_cluster_request_without_a_valid_signature_is_rejected() -> None:
     proof, ext = ClusterProof(PAIR), {"aboveEpoch": "0"}
     right = Credentials(access_key="cluster", secret_key="12345678")
     proof.check(promotion(right.sign(ext)))
@@ -40,7 +40,7 @@ def change_from(address: str, ext: dict[str, str]) -> Request:
     return Request(Header(code=RequestCode.CHANGE_RAFT, opaque=1, ext=ext), b"", peer)
 
 
-def test_change_of_members_needs_the_signature_even_from_its_own_machine() -> None:
+def test_member_change_unsigned_from_this_machine_is_rejected() -> None:
     proof, ext = ClusterProof(PAIR), {"action": "remove", "member": "n2"}
     pair = Credentials(access_key="cluster", secret_key="12345678")
     proof.check_members(change_from("10.1.1.1", pair.sign(ext)))
@@ -51,14 +51,14 @@ def test_change_of_members_needs_the_signature_even_from_its_own_machine() -> No
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "[::1]", "[::ffff:127.0.0.1]"])
-def test_change_of_members_without_credentials_is_accepted_from_its_own_machine(
+def test_member_change_without_credentials_is_accepted_from_this_machine(
     address: str,
 ) -> None:
     ClusterProof().check_members(change_from(address, {}))
 
 
 @pytest.mark.parametrize("address", ["10.1.1.1", "[fe80::1%eth0]", "[::ffff:10.1.1.1]", "unknown"])
-def test_change_of_members_without_credentials_is_rejected_from_another_machine(
+def test_member_change_without_credentials_is_rejected_from_elsewhere(
     address: str,
 ) -> None:
     with pytest.raises(RequestRejected, match="own machine only") as caught:

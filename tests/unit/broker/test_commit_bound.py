@@ -53,7 +53,7 @@ def pull(broker: SmallBroker, offset: int) -> Header:
     return answer
 
 
-def test_commit_beyond_the_end_at_a_master_is_refused() -> None:
+def test_commit_beyond_the_end_at_a_master_is_rejected() -> None:
     broker = stocked()
     assert commit(broker, COUNT).code == 0, "the end itself is where a group waits"
     for beyond in (COUNT + 1, 2**62, 2**63 - 1):
@@ -76,7 +76,7 @@ def test_commit_in_a_pull_beyond_the_end_is_logged(caplog: pytest.LogCaptureFixt
     assert (vars(line)["offset"], vars(line)["end"]) == (2**62, COUNT)
 
 
-def test_commit_of_old_offsets_after_the_topic_was_created_again_is_refused() -> None:
+def test_commit_of_old_offsets_after_a_topic_was_recreated_is_rejected() -> None:
     broker = stocked()
     assert commit(broker, COUNT).code == 0
     assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}) is not None

@@ -22,7 +22,7 @@ def test_consumer_offsets_last_value_wins_even_if_lower() -> None:
     assert offsets.get("h", "t", 0) is None
 
 
-def test_load_with_a_negative_offset_serves_zero_and_warns(
+def test_consumer_offsets_load_of_a_negative_offset_uses_zero_and_warns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = SimDisk()
@@ -47,7 +47,7 @@ def test_consumer_offsets_save_writes_only_changes() -> None:
     assert offsets.table().data_version.counter == 1
 
 
-def test_consumer_offsets_keep_names_apart() -> None:
+def test_consumer_offsets_of_different_names_are_independent() -> None:
     offsets = made()
     for group, topic in (("g", "t"), ("gg", "t"), ("g", "tt")):
         offsets.put(group, topic, 0, 1)
@@ -82,7 +82,7 @@ def test_consumer_offsets_remember_when_a_group_advanced() -> None:
     assert offsets.moved_ms("g", "t") == {}
 
 
-def test_first_commit_of_offset_zero_shows_when_the_group_began() -> None:
+def test_consumer_offsets_first_commit_of_zero_records_its_time() -> None:
     offsets = made()
     offsets.put("g", "t", 0, 0)
     assert offsets.get("g", "t", 0) == 0

@@ -67,7 +67,7 @@ def test_pull_waits_until_its_read_is_ready(wait_ms: int) -> None:
 
 
 @pytest.mark.parametrize(("wait_ms", "deadline_ms"), [(15_000, 15_000), (0, 1_000)])
-def test_pull_is_told_to_retry_when_its_deadline_passes(wait_ms: int, deadline_ms: int) -> None:
+def test_pull_whose_read_misses_the_deadline_responds_retry(wait_ms: int, deadline_ms: int) -> None:
     """A pull that does not wait for new messages waits for its read as long as short polling."""
     (broker, store), peer = build_broker(QUEUE), RecordingPeer()
     pull(broker, peer, 1, wait_ms=wait_ms)
@@ -93,7 +93,7 @@ def test_pull_that_waits_for_its_read_is_not_repeated_for_new_messages() -> None
     assert [response.ext["nextBeginOffset"] for response in peer.answers()] == ["8"]
 
 
-def test_pull_is_told_to_retry_when_too_many_pulls_wait() -> None:
+def test_pull_beyond_the_limit_of_waiting_reads_responds_retry() -> None:
     config = BrokerConfig(held_pulls_max=1)
     broker, peers = (
         SmallBroker(store_type=DeferringStore, config=config),
@@ -107,7 +107,7 @@ def test_pull_is_told_to_retry_when_too_many_pulls_wait() -> None:
     assert [found.code for found in peers[1].answers()] == [ResponseCode.PULL_RETRY_IMMEDIATELY]
 
 
-def test_pull_that_is_ready_but_was_disconnected_is_dropped() -> None:
+def test_pull_whose_client_disconnected_is_dropped_when_ready() -> None:
     (broker, store), peer = build_broker(QUEUE), RecordingPeer()
     pull(broker, peer, wait_ms=15_000)
     peer.is_open = False
@@ -149,7 +149,7 @@ def test_timers_are_scanned_once_they_can_be_read() -> None:
     assert broker.bodies(TOPIC) == [b"later"]
 
 
-def test_half_messages_that_cannot_be_read_are_checked_later_and_not_dropped() -> None:
+def test_half_messages_not_yet_readable_are_checked_later_not_dropped() -> None:
     broker, store = build_broker(count=0)
     send_half(broker)
     peer = producer(broker)
@@ -215,7 +215,7 @@ def test_earliest_store_time_is_rejected_until_it_can_be_read() -> None:
     assert code_of(broker.ask(*asked)) == ResponseCode.SUCCESS
 
 
-def test_reports_leave_out_store_times_that_cannot_be_read() -> None:
+def test_topic_stats_omit_store_times_that_cannot_be_read() -> None:
     broker, store = build_broker(QUEUE)
     assert store_time(broker.store, QUEUE, 1) is None
     stats = broker.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC})

@@ -26,7 +26,7 @@ def saved(broker: SmallBroker) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("level", "seconds"), [(1, 1), (2, 5), (3, 10), (5, 60), (18, 7200)])
-def test_not_early_and_at_most_a_second_late(level: int, seconds: int) -> None:
+def test_delay_delivers_not_early_and_at_most_a_second_late(level: int, seconds: int) -> None:
     broker = SmallBroker()
     send(broker, b"waits", level)
     broker.clock.advance(ms=seconds * 1000 - 101)
@@ -36,7 +36,7 @@ def test_not_early_and_at_most_a_second_late(level: int, seconds: int) -> None:
     assert delivered(broker) == [b"waits"]
 
 
-def test_a_level_beyond_the_last_is_the_last() -> None:
+def test_delay_level_beyond_the_last_is_the_last() -> None:
     broker = SmallBroker()
     send(broker, b"waits", 99)
     assert broker.bodies(SCHEDULE_TOPIC, 17) == [b"waits"]
@@ -45,7 +45,7 @@ def test_a_level_beyond_the_last_is_the_last() -> None:
     assert delivered(broker) == [b"waits"]
 
 
-def test_a_delivered_message_keeps_what_it_was_sent_with() -> None:
+def test_delay_delivers_the_message_unchanged() -> None:
     broker = SmallBroker()
     born_ms = broker.clock.now_ms()
     send(broker, b"body", 1)
@@ -62,7 +62,7 @@ def test_a_delivered_message_keeps_what_it_was_sent_with() -> None:
     assert delivered(broker) == [b"body"]
 
 
-def test_levels_do_not_wait_for_each_other() -> None:
+def test_delay_levels_are_delivered_independently() -> None:
     broker = SmallBroker()
     for level in (4, 3, 2, 1):
         send(broker, b"%d" % level, level)
@@ -70,7 +70,7 @@ def test_levels_do_not_wait_for_each_other() -> None:
     assert delivered(broker) == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_backlog_of_one_level_leaves_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delay_backlog_of_one_level_does_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delay, "CHUNK_COUNT_MAX", 4)
     monkeypatch.setattr(delay, "TICK_COUNT_MAX", 8)
     broker = SmallBroker()
@@ -85,7 +85,7 @@ def test_a_backlog_of_one_level_leaves_time_for_others(monkeypatch: pytest.Monke
     assert len(delivered(broker)) == 41
 
 
-def test_delays_with_a_backlog_of_every_level_are_bounded_per_tick_and_take_turns(
+def test_delay_backlog_of_all_levels_is_bounded_per_tick_and_fair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delay, "CHUNK_COUNT_MAX", 4)
@@ -101,7 +101,7 @@ def test_delays_with_a_backlog_of_every_level_are_bounded_per_tick_and_take_turn
     assert set(delivered(broker)) == {b"1", b"2", b"3", b"4"}
 
 
-def test_messages_are_put_in_chunks() -> None:
+def test_delay_delivers_messages_in_one_write() -> None:
     broker = SmallBroker()
     for rank in range(100):
         send(broker, b"%d" % rank, 1)
@@ -113,7 +113,7 @@ def test_messages_are_put_in_chunks() -> None:
     assert delivered(broker) == [b"%d" % rank for rank in range(100)]
 
 
-def test_progress_is_saved_and_nothing_is_repeated_after_a_stop() -> None:
+def test_delay_progress_after_a_clean_stop_repeats_nothing() -> None:
     broker = SmallBroker()
     for rank in range(10):
         send(broker, b"%d" % rank, 1)
@@ -124,7 +124,7 @@ def test_progress_is_saved_and_nothing_is_repeated_after_a_stop() -> None:
     assert len(delivered(broker)) == 10
 
 
-def test_progress_is_saved_as_often_as_told() -> None:
+def test_delay_progress_is_saved_at_the_configured_interval() -> None:
     broker = SmallBroker()
     send(broker, b"a", 1)
     broker.run(seconds=9)
@@ -133,7 +133,7 @@ def test_progress_is_saved_as_often_as_told() -> None:
     assert saved(broker) == {1: 1}
 
 
-def test_progress_is_not_saved_ahead_of_the_medium() -> None:
+def test_delay_progress_is_not_saved_before_deliveries_are_flushed() -> None:
     """The file would survive a loss of power, and the delivered messages would not."""
     broker = SmallBroker()
     send(broker, b"a", 1)
@@ -148,7 +148,7 @@ def test_progress_is_not_saved_ahead_of_the_medium() -> None:
 
 
 @pytest.mark.parametrize("mode", list(FlushMode))
-def test_a_killed_broker_delivers_every_message(mode: FlushMode) -> None:
+def test_delay_after_a_kill_delivers_every_message(mode: FlushMode) -> None:
     broker = SmallBroker(store_config=replace(STORE, flush_mode=mode))
     for rank in range(50):
         send(broker, b"%d" % rank, 1 + rank % 3)
@@ -158,7 +158,7 @@ def test_a_killed_broker_delivers_every_message(mode: FlushMode) -> None:
     assert set(delivered(broker)) == {b"%d" % rank for rank in range(50)}
 
 
-def test_what_was_due_while_the_broker_was_down_comes_at_once() -> None:
+def test_delay_expired_during_downtime_is_delivered_at_start() -> None:
     broker = SmallBroker()
     send(broker, b"a", 3)
     broker.kill()
@@ -167,7 +167,7 @@ def test_what_was_due_while_the_broker_was_down_comes_at_once() -> None:
     assert delivered(broker) == [b"a"]
 
 
-def test_a_clock_set_back_does_not_hold_messages_for_that_long() -> None:
+def test_delay_with_a_clock_set_back_is_not_extended() -> None:
     broker = SmallBroker()
     send(broker, b"a", 3)
     broker.clock.jump(-3_600_000)
@@ -175,7 +175,7 @@ def test_a_clock_set_back_does_not_hold_messages_for_that_long() -> None:
     assert delivered(broker) == [b"a"]
 
 
-def test_a_clock_set_ahead_delivers_early_by_that_much_only() -> None:
+def test_delay_with_a_clock_set_ahead_shrinks_by_the_same_amount() -> None:
     broker = SmallBroker()
     send(broker, b"a", 5)
     broker.clock.jump(30_000)
@@ -190,7 +190,7 @@ def changed(broker: SmallBroker, config: StoreConfig) -> SmallBroker:
     return SmallBroker(broker.disk, store_config=config, clock=broker.clock)
 
 
-def test_messages_of_levels_that_are_gone_are_delivered_too() -> None:
+def test_delay_of_a_level_removed_from_the_settings_is_delivered() -> None:
     broker = SmallBroker()
     send(broker, b"a", 18)
     broker = changed(broker, replace(STORE, delay_levels_ms=(1000, 2000)))
@@ -198,7 +198,7 @@ def test_messages_of_levels_that_are_gone_are_delivered_too() -> None:
     assert delivered(broker) == [b"a"]
 
 
-def test_a_level_that_became_shorter_is_believed() -> None:
+def test_delay_of_a_level_that_was_shortened_uses_the_new_delay() -> None:
     broker = SmallBroker()
     send(broker, b"a", 1)
     broker = changed(broker, replace(STORE, delay_levels_ms=(500,)))
@@ -206,7 +206,7 @@ def test_a_level_that_became_shorter_is_believed() -> None:
     assert delivered(broker) == [b"a"]
 
 
-def test_a_full_disk_delays_delivery() -> None:
+def test_delay_with_a_full_disk_delivers_when_there_is_room() -> None:
     broker = SmallBroker()
     send(broker, b"a", 1)
     broker.store._refuse("full")
@@ -217,7 +217,7 @@ def test_a_full_disk_delays_delivery() -> None:
     assert delivered(broker) == [b"a"]
 
 
-def test_a_message_that_says_not_where_to_go_is_passed() -> None:
+def test_delay_skips_a_message_without_a_destination() -> None:
     broker = SmallBroker()
     entry = Entry(queue_key(SCHEDULE_TOPIC, 0), b"lost", b"DELAY\x011\x02")
     broker.parts.writer.put([entry])
@@ -227,7 +227,7 @@ def test_a_message_that_says_not_where_to_go_is_passed() -> None:
     assert delivered(broker) == [b"a"]
 
 
-def test_a_damaged_message_does_not_stop_its_level() -> None:
+def test_delay_skips_a_damaged_message() -> None:
     broker = SmallBroker()
     for rank in range(3):
         send(broker, b"%d" % rank, 1)
@@ -239,7 +239,7 @@ def test_a_damaged_message_does_not_stop_its_level() -> None:
     assert delivered(broker) == [b"0", b"2"]
 
 
-def test_a_number_too_long_to_read_is_no_delay() -> None:
+def test_delay_level_with_too_many_digits_is_ignored() -> None:
     broker = SmallBroker()
     answer = broker.send("orders", b"a", {"DELAY": "9" * 5000}, queue_id=1)
     assert answer.code == 0

@@ -83,21 +83,21 @@ def test_master_keeps_the_files_of_messages_that_wait() -> None:
         assert 0 < clean(broker) <= waiting.physical_offset, name
 
 
-def test_slave_keeps_what_a_promotion_needs() -> None:
+def test_slave_keeps_files_of_messages_that_a_promotion_needs() -> None:
     for name, kind in KINDS.items():
         broker, waiting = filled(kind)
         follow(broker)
         assert 0 < clean(broker) <= waiting.physical_offset, name
 
 
-def test_slave_that_was_never_told_of_progress_keeps_every_waiting_message() -> None:
+def test_slave_without_progress_of_the_master_keeps_waiting_messages() -> None:
     for kind in KINDS.values():
         broker, waiting = filled(kind)
         follow(broker, Progress(timers=0, halves=0, delays={}))
         assert 0 < clean(broker) <= waiting.physical_offset
 
 
-def test_slave_of_a_master_that_does_not_tell_of_timers_expires_them() -> None:
+def test_slave_of_a_master_that_reports_no_timers_expires_them() -> None:
     broker, waiting = filled(timed)
     follow(broker, Progress(timers=None, halves=0, delays={}))
     assert clean(broker) > waiting.physical_offset
@@ -111,13 +111,13 @@ def test_slave_expires_messages_that_the_master_is_done_with() -> None:
         assert clean(broker) > waiting.physical_offset
 
 
-def test_decided_half_holds_nothing_back() -> None:
+def test_decided_half_does_not_prevent_expiry() -> None:
     broker, half = filled(send_half)
     decide(broker, half, COMMIT)
     assert clean(broker) > half.physical_offset
 
 
-def test_damaged_record_in_front_does_not_release_those_behind_it() -> None:
+def test_damaged_record_does_not_allow_later_records_to_expire() -> None:
     def two(broker: SmallBroker) -> MessageView:
         first = timed(broker)
         fill(broker, 1)

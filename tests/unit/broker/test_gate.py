@@ -195,7 +195,7 @@ def everything(known: Known) -> dict[str, str]:
 
 @pytest.mark.parametrize("is_replica", [False, True], ids=["master", "replica"])
 @pytest.mark.parametrize("code", HARMLESS, ids=lambda code: RequestCode(code).name)
-def test_request_that_is_said_to_change_nothing_shared_changes_nothing(
+def test_request_declared_read_only_changes_no_shared_state(
     broker: SmallBroker, known: Known, code: RequestCode, is_replica: bool
 ) -> None:
     """Otherwise a change whose effect is declared wrongly would pass the gate."""
@@ -220,7 +220,7 @@ def test_request_that_is_said_to_change_nothing_shared_changes_nothing(
     ],
     ids=lambda code: code.name,
 )
-def test_request_that_changes_something_would_be_noticed(
+def test_state_comparison_detects_a_request_that_changes_state(
     broker: SmallBroker, known: Known, code: RequestCode
 ) -> None:
     before = state(broker)[1:]
@@ -280,7 +280,7 @@ def test_replica_accepts_the_offset_of_an_unknown_group(broker: SmallBroker) -> 
     assert fastjson.encode(broker.parts.groups.table()) == groups
 
 
-def test_table_change_in_a_raft_group_is_answered_when_it_is_committed(
+def test_table_change_in_a_raft_group_responds_after_the_commit(
     broker: SmallBroker, known: Known
 ) -> None:
     waiting = hold_commits(broker)
@@ -295,7 +295,7 @@ def test_table_change_in_a_raft_group_is_answered_when_it_is_committed(
 
 
 @pytest.mark.parametrize("outcome", [Outcome.NO_QUORUM, Outcome.NOT_MASTER])
-def test_table_change_that_may_not_be_committed_is_not_answered_with_success(
+def test_table_change_that_may_not_be_committed_does_not_report_success(
     broker: SmallBroker, known: Known, outcome: Outcome
 ) -> None:
     waiting = hold_commits(broker)

@@ -68,7 +68,7 @@ def test_groups_forbidden_table_keeps_unknown_bits() -> None:
     assert groups.table().forbidden_table == {"g": {"t": 1}}
 
 
-def test_a_table_edited_by_hand_is_not_trusted() -> None:
+def test_groups_table_edited_by_hand_is_validated() -> None:
     disk = SimDisk()
     bad = SubscriptionGroupConfig(group_name="a b")
     Tables(disk, "config").groups.save(

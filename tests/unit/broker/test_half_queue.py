@@ -28,7 +28,7 @@ def progress(broker: SmallBroker) -> tuple[int | None, int | None]:
     return offsets.get(group, names.HALF_TOPIC, 0), offsets.get(group, names.OP_TOPIC, 0)
 
 
-def test_progress_stays_behind_the_oldest_undecided() -> None:
+def test_half_queue_progress_stops_at_the_oldest_undecided_half() -> None:
     broker = SmallBroker()
     halves = [send_half(broker) for _ in range(6)]
     for half in (halves[0], halves[1], halves[3]):
@@ -44,7 +44,7 @@ def test_progress_stays_behind_the_oldest_undecided() -> None:
     assert progress(broker) == (6, 6)
 
 
-def test_progress_is_not_saved_ahead_of_the_medium() -> None:
+def test_half_queue_progress_is_not_saved_before_the_flush() -> None:
     broker = SmallBroker()
     decide(broker, send_half(broker), COMMIT)
     for _ in range(300):
@@ -55,7 +55,7 @@ def test_progress_is_not_saved_ahead_of_the_medium() -> None:
     assert progress(broker)[0] == 1
 
 
-def test_after_a_start_only_what_is_undecided_is_asked_about() -> None:
+def test_half_queue_after_a_restart_checks_undecided_halves_only() -> None:
     broker = SmallBroker()
     halves = [send_half(broker, b"%d" % n) for n in range(20)]
     for half in halves[::2]:
@@ -94,7 +94,7 @@ def with_copy() -> tuple[SmallBroker, MessageView]:
 
 
 @pytest.mark.usefixtures("small_spread")
-def test_an_old_half_is_copied_so_that_progress_goes_on() -> None:
+def test_half_queue_copies_an_old_half_so_that_progress_advances() -> None:
     broker, _ = with_copy()
     assert ops(broker)[-1] == b"0"
     broker.run(seconds=11)
@@ -105,7 +105,7 @@ def test_an_old_half_is_copied_so_that_progress_goes_on() -> None:
 
 @pytest.mark.usefixtures("small_spread")
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_copied_half_is_decided_once_by_either_name(restarts: bool) -> None:
+def test_half_queue_copied_half_is_decided_once_by_either_offset(restarts: bool) -> None:
     broker, old = with_copy()
     copy = broker.messages(names.HALF_TOPIC)[-1]
     if restarts:
@@ -123,7 +123,7 @@ def test_a_copied_half_is_decided_once_by_either_name(restarts: bool) -> None:
 
 
 @pytest.mark.parametrize("by_copy", [False, True])
-def test_a_copy_whose_mark_was_torn_off_replaces_the_older_one(by_copy: bool) -> None:
+def test_half_queue_copy_without_an_op_record_replaces_the_original(by_copy: bool) -> None:
     broker = SmallBroker()
     old = send_half(broker, b"old")
     text = properties.encode(dict(old.properties) | {"TRAN_PREPARED_QUEUE_OFFSET": "0"})
@@ -143,7 +143,7 @@ def test_a_copy_whose_mark_was_torn_off_replaces_the_older_one(by_copy: bool) ->
 
 
 @pytest.mark.parametrize("topic", ["orders", names.CHECKED_OUT_TOPIC])
-def test_a_decision_whose_mark_was_torn_off_is_completed(topic: str) -> None:
+def test_half_queue_decision_without_an_op_record_is_completed(topic: str) -> None:
     broker = SmallBroker()
     half = send_half(broker, b"half")
     entry = Entry(queue_key(topic, 0), b"half", prepared_offset=half.physical_offset)
@@ -162,7 +162,7 @@ def test_a_decision_whose_mark_was_torn_off_is_completed(topic: str) -> None:
 
 
 @pytest.mark.usefixtures("small_spread")
-def test_a_copy_is_asked_about_under_its_new_name() -> None:
+def test_half_queue_copy_is_checked_at_its_new_offset() -> None:
     broker, _ = with_copy()
     peer = producer(broker)
     broker.run(seconds=31)
@@ -174,7 +174,7 @@ def test_a_copy_is_asked_about_under_its_new_name() -> None:
 
 
 @pytest.mark.usefixtures("small_spread")
-def test_many_undecided_halves_are_not_copied_forever() -> None:
+def test_half_queue_does_not_copy_many_undecided_halves_repeatedly() -> None:
     broker = SmallBroker()
     for _ in range(100):
         send_half(broker)
@@ -182,7 +182,7 @@ def test_many_undecided_halves_are_not_copied_forever() -> None:
     assert len(broker.messages(names.HALF_TOPIC)) == 100
 
 
-def test_an_aged_half_is_copied_before_it_expires() -> None:
+def test_half_queue_copies_a_half_before_it_expires() -> None:
     broker = SmallBroker()
     old = send_half(broker, b"old")
     broker.clock.advance(hours=25)
@@ -192,7 +192,7 @@ def test_an_aged_half_is_copied_before_it_expires() -> None:
     assert visible(broker) == [b"old"]
 
 
-def test_offsets_that_java_wrote_in_one_op_are_all_read() -> None:
+def test_half_queue_reads_all_offsets_of_a_java_op_record() -> None:
     broker = SmallBroker()
     halves = [send_half(broker, b"%d" % n) for n in range(3)]
     op = op_entry(0, born_ms=0, host=bytes(8))._replace(body=b"0,2,")
@@ -232,7 +232,7 @@ def test_half_queue_copy_that_can_not_be_read_ends_its_transaction(
     assert visible(broker) == []
 
 
-def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
+def test_transaction_checks_of_a_returning_group_are_bounded_per_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_checks, "CHECKED_MAX", 4)
@@ -249,7 +249,7 @@ def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
     assert len(checks(peer)) == 10
 
 
-def test_half_messages_that_are_due_together_are_looked_at_in_slices(
+def test_transaction_checks_due_together_run_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_checks, "CHECKED_MAX", 4)

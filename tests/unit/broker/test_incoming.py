@@ -15,7 +15,7 @@ def named(message: Incoming) -> dict[str, str]:
     return properties.decode(message.properties)
 
 
-def test_a_delayed_message_remembers_its_place() -> None:
+def test_delayed_message_stores_its_real_topic_and_queue() -> None:
     sent = incoming.delayed(PLAIN, 5, 18)
     assert (sent.topic, sent.queue_id) == (SCHEDULE_TOPIC, 4)
     assert named(sent)["REAL_TOPIC"] == "orders"
@@ -24,7 +24,7 @@ def test_a_delayed_message_remembers_its_place() -> None:
     assert incoming.delayed(PLAIN, 99, 18).queue_id == 17
 
 
-def test_a_forged_place_is_overwritten() -> None:
+def test_forged_real_topic_and_queue_are_overwritten() -> None:
     forged = PLAIN.with_properties({b"REAL_TOPIC": b"%DLQ%x", b"REAL_QID": b"9"})
     for sent in (
         incoming.delayed(forged, 1, 18),
@@ -37,14 +37,14 @@ def test_a_forged_place_is_overwritten() -> None:
 
 
 @pytest.mark.parametrize(("deliver_ms", "out_ms"), [(5_400, 5_000), (5_000, 4_000), (5_999, 5_000)])
-def test_timers_round_down_as_java_does(deliver_ms: int, out_ms: int) -> None:
+def test_timed_message_rounds_its_time_down_like_java(deliver_ms: int, out_ms: int) -> None:
     sent = incoming.timed(PLAIN, deliver_ms)
     assert (sent.topic, sent.queue_id) == (names.TIMER_TOPIC, 0)
     assert named(sent)["TIMER_OUT_MS"] == str(out_ms)
     assert named(sent)["TIMER_DELIVER_MS"] == str(deliver_ms)
 
 
-def test_a_half_loses_the_bits_that_would_hide_it_from_its_own_queue() -> None:
+def test_half_message_clears_the_transaction_bits_of_its_flag() -> None:
     sent = incoming.half(PLAIN._replace(sys_flag=1 | flags.TRANSACTION_PREPARED))
     assert (sent.topic, sent.queue_id, sent.sys_flag) == (names.HALF_TOPIC, 0, 1)
     assert named(sent)["__transactionId__"] == "U1"
@@ -53,7 +53,7 @@ def test_a_half_loses_the_bits_that_would_hide_it_from_its_own_queue() -> None:
 @pytest.mark.parametrize(
     ("text", "level"), [(b"3", 3), (b"", 0), (b"-1", 0), (b"x", 0), (b"9" * 19, 0), (b"007", 7)]
 )
-def test_levels_are_plain_numbers(text: bytes, level: int) -> None:
+def test_delay_level_accepts_plain_numbers_only(text: bytes, level: int) -> None:
     message = PLAIN._replace(properties=b"DELAY\x01" + text)
     assert incoming.delay_level(message) == level
 
@@ -70,11 +70,11 @@ def test_levels_are_plain_numbers(text: bytes, level: int) -> None:
         (b"TAGS\x01a\x02", None),
     ],
 )
-def test_the_moment_of_a_timed_message(text: bytes, moment: int | None) -> None:
+def test_delivery_time_is_parsed_from_timer_properties(text: bytes, moment: int | None) -> None:
     assert incoming.delivery_time(PLAIN._replace(properties=text), 1_000) == moment
 
 
-def test_properties_are_set_once() -> None:
+def test_with_properties_replaces_repeated_names_once() -> None:
     twice = PLAIN._replace(properties=b"A\x011\x02B\x012\x02A\x013")
     assert twice.with_properties({b"A": b"4"}).properties == b"B\x012\x02A\x014\x02"
     assert twice.with_properties({b"A": b""}).properties == b"B\x012\x02"

@@ -35,7 +35,7 @@ def filled() -> SmallBroker:
     return broker
 
 
-def test_lag_of_every_queue_of_a_topic_that_a_group_has_begun() -> None:
+def test_lag_covers_every_queue_of_a_topic_the_group_has_started() -> None:
     broker = filled()
     assert rows(broker) == {(GROUP, TOPIC, 0): 2, (GROUP, TOPIC, 1): 1}
 
@@ -73,7 +73,7 @@ def test_lag_excludes_deleted_topics_and_internal_groups() -> None:
     assert rows(broker).keys() == {(GROUP, TOPIC, 0), (GROUP, TOPIC, 1)}
 
 
-def test_lag_lists_the_largest() -> None:
+def test_lag_list_has_the_largest_lags() -> None:
     lags = lags_of(filled())
     every = list(lags.all())
     assert lags.largest(every, 2) == every
@@ -81,7 +81,7 @@ def test_lag_lists_the_largest() -> None:
     assert isinstance(every[0], Lag)
 
 
-def test_dead_letters_and_internal_groups_are_not_lag() -> None:
+def test_lag_excludes_dead_letters_and_internal_groups() -> None:
     broker = filled()
     dead = f"%DLQ%{GROUP}"
     make_topic(broker, dead, 1)

@@ -28,7 +28,7 @@ class Polls:
         self.resumed.append((key, waiter, may_wait))
 
 
-def test_arrival_resumes_all_waiters_of_the_queue() -> None:
+def test_long_polls_arrival_resumes_all_waiters_of_the_queue() -> None:
     world = Polls()
     first, second, third = Waiting(1), Waiting(2), Waiting(3)
     world.polls.park(ONE, first)
@@ -41,7 +41,7 @@ def test_arrival_resumes_all_waiters_of_the_queue() -> None:
     assert len(world.polls) == 1
 
 
-def test_waiter_that_finds_nothing_may_park_again() -> None:
+def test_long_polls_resumed_waiter_may_park_again() -> None:
     polls = LongPolls[Waiting](10, lambda key, waiter, _: polls.park(key, waiter))
     polls.park(ONE, Waiting(1))
     polls.arrived(ONE)
@@ -51,7 +51,7 @@ def test_waiter_that_finds_nothing_may_park_again() -> None:
     assert not polls.is_waiting(OTHER, "g")
 
 
-def test_full_polls_have_room_again_after_an_arrival() -> None:
+def test_long_polls_that_are_full_have_room_after_an_arrival() -> None:
     polls = Polls(2).polls
     polls.park(ONE, Waiting(1))
     assert not polls.is_full
@@ -61,7 +61,7 @@ def test_full_polls_have_room_again_after_an_arrival() -> None:
     assert not polls.is_full
 
 
-def test_expired_waiters_are_resumed_for_the_last_time() -> None:
+def test_long_polls_expired_waiters_are_resumed_for_the_last_time() -> None:
     world = Polls()
     late, early = Waiting(5), Waiting(1)
     world.polls.park(ONE, late)
@@ -75,7 +75,7 @@ def test_expired_waiters_are_resumed_for_the_last_time() -> None:
     assert len(world.polls) == 0
 
 
-def test_arrival_while_expired_waiters_are_resumed_takes_the_others() -> None:
+def test_long_polls_arrival_during_expiry_resumes_the_other_waiters() -> None:
     """A response reads, a read dispatches, and what arrives resumes other waiters."""
     taken: list[tuple[Waiting, bool]] = []
 
@@ -95,7 +95,7 @@ def test_arrival_while_expired_waiters_are_resumed_takes_the_others() -> None:
     assert len(polls) == 0
 
 
-def test_waiters_of_a_closed_connection_are_dropped_at_the_next_expiry() -> None:
+def test_long_polls_waiters_of_a_closed_connection_are_dropped_at_expiry() -> None:
     world, peer = Polls(), RecordingPeer()
     world.polls.park(ONE, Waiting(9, peer))
     world.polls.park(ONE, Waiting(9))

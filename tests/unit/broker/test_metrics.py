@@ -62,19 +62,19 @@ def pull(broker: SmallBroker, offset: int, group: str = GROUP, topic: str = TOPI
     assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext())
 
 
-def test_a_metric_declared_twice_is_rejected() -> None:
+def test_metric_declared_twice_is_rejected() -> None:
     twice = [gauge("topics", "Topics", lambda: 1), gauge("topics", "Topics", lambda: 2)]
     with pytest.raises(AssertionError, match="declared twice"):
         MetricsPage(twice, SmallBroker().clock.monotonic_s)
 
 
-def test_a_gauge_without_a_value_is_not_printed() -> None:
+def test_gauge_without_a_value_is_not_printed() -> None:
     declared = [gauge("disk_free_bytes", "Free space", lambda: None)]
     text = MetricsPage(declared, SmallBroker().clock.monotonic_s).render()
     assert b"disk_free_bytes" not in text
 
 
-def test_refresh_runs_once_for_the_metrics_that_share_it() -> None:
+def test_metrics_that_share_a_refresh_run_it_once() -> None:
     refreshed: list[str] = []
 
     def refresh() -> Steps[None]:
@@ -95,7 +95,7 @@ def test_refresh_runs_once_for_the_metrics_that_share_it() -> None:
     assert refreshed == ["lags"]
 
 
-def test_largest_keeps_the_largest_series_and_counts_the_others(
+def test_metrics_largest_keeps_the_largest_series_and_counts_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "SERIES_MAX", 2)
@@ -103,7 +103,7 @@ def test_largest_keeps_the_largest_series_and_counts_the_others(
     assert largest(series) == Samples([(("b",), 3.0), (("c",), 2.0)], left_out=1)
 
 
-def test_traffic_is_counted() -> None:
+def test_metrics_count_messages_in_and_out() -> None:
     broker = SmallBroker()
     make_topic(broker, TOPIC, 1)
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_traffic_is_counted() -> None:
     assert value(series, "log_bytes") == value(series, "message_bytes_in_total") > 0
 
 
-def test_lag_by_queue_in_messages_and_seconds() -> None:
+def test_metrics_report_lag_by_queue_in_messages_and_seconds() -> None:
     broker = SmallBroker()
     make_topic(broker, TOPIC, 2)
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_lag_by_queue_in_messages_and_seconds() -> None:
     assert value(series, "group_lag_messages", **place) == 2
 
 
-def test_durations_are_histograms() -> None:
+def test_metrics_report_durations_as_histograms() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
     pull(broker, 0)
@@ -148,7 +148,7 @@ def test_durations_are_histograms() -> None:
         assert value(series, f"{name}_bucket", le="0.0001") == value(series, f"{name}_count")
 
 
-def test_what_waits_for_the_disk_is_a_dispatch_delay() -> None:
+def test_metrics_dispatch_delay_includes_the_wait_for_the_disk() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
     times = broker.parts.writer.dispatch_delays.histogram
@@ -160,7 +160,7 @@ def test_what_waits_for_the_disk_is_a_dispatch_delay() -> None:
     assert times.longest_s == 3.0
 
 
-def test_errors_are_counted_by_their_cause() -> None:
+def test_metrics_count_errors_by_cause() -> None:
     broker = SmallBroker()
     broker.send("no/such:name")
     pull(broker, 0, topic="never-made")
@@ -177,7 +177,7 @@ def test_errors_are_counted_by_their_cause() -> None:
     assert sum(causes.values()) == 4
 
 
-def test_members_are_counted_by_role_and_never_named() -> None:
+def test_metrics_count_members_by_role_without_client_names() -> None:
     broker = SmallBroker()
     broker.send(TOPIC, named={"TAGS": "secret-tag", "KEYS": "secret-key"})
     join(broker, GROUP, TOPIC, client_id="10.1.1.1@4711")
@@ -208,7 +208,7 @@ def test_members_are_counted_by_role_and_never_named() -> None:
         assert word not in said
 
 
-def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_bound_the_number_of_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "SERIES_MAX", 5)
     broker = SmallBroker()
     for number in range(8):
@@ -228,7 +228,7 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert value(series, "series_left_out", metric="tianzhou_group_lag_messages") == 3
 
 
-def test_pages_take_a_part_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_page_uses_a_bounded_share_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = SmallBroker()
     page = page_of(broker)
     collect = page.collect
@@ -246,14 +246,14 @@ def test_pages_take_a_part_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPat
     assert b"\ntianzhou_messages_in_total 1.0\n" in page.render()
 
 
-def test_a_broker_by_itself_is_its_own_master() -> None:
+def test_metrics_of_a_single_broker_report_it_as_master() -> None:
     series = scraped(SmallBroker())
     assert value(series, "is_master") == 1
     assert value(series, "replicas_in_sync") == 0
     assert not [name for name, _ in series if "replica_lag" in name]
 
 
-def test_slaves_are_shown_by_their_ids() -> None:
+def test_metrics_label_slaves_by_their_ids() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
     alone = broker.parts.replication.view()
@@ -283,7 +283,7 @@ def test_slaves_are_shown_by_their_ids() -> None:
     assert value(series, "replica_lag_bytes", replica="unnamed") == 30
 
 
-def test_the_leader_of_a_raft_group_knows_its_members() -> None:
+def test_metrics_of_a_raft_leader_list_its_members() -> None:
     broker = SmallBroker()
     peers = tuple(
         RaftPeer(
@@ -314,7 +314,7 @@ def test_the_leader_of_a_raft_group_knows_its_members() -> None:
     assert value(series, "replica_lag_entries", replica="b") == 0
 
 
-def test_page_with_many_queues_is_made_in_steps_while_groups_come_and_go(
+def test_metrics_page_built_in_steps_allows_groups_to_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lags, "ROWS_PER_STEP", 10)

@@ -71,7 +71,7 @@ def broker() -> SmallBroker:
 
 
 @pytest.mark.parametrize("failures", [1, 100])
-def test_long_polls_behind_one_without_memory_are_answered(
+def test_long_polls_after_one_out_of_memory_get_responses(
     broker: SmallBroker, failures: int
 ) -> None:
     greedy, others = GreedyPeer(failures), [RecordingPeer(port=number) for number in (1, 2)]
@@ -87,7 +87,7 @@ def test_long_polls_behind_one_without_memory_are_answered(
         assert not greedy.is_open, "there was no memory for a response at all"
 
 
-def test_long_polls_whose_time_is_up_behind_one_without_memory_are_answered(
+def test_long_polls_expired_after_one_out_of_memory_get_responses(
     broker: SmallBroker,
 ) -> None:
     greedy, other = GreedyPeer(), RecordingPeer(port=1)
@@ -99,7 +99,7 @@ def test_long_polls_whose_time_is_up_behind_one_without_memory_are_answered(
     assert not greedy.is_open
 
 
-def test_sends_gathered_with_one_without_memory_are_answered(broker: SmallBroker) -> None:
+def test_sends_batched_with_one_out_of_memory_get_responses(broker: SmallBroker) -> None:
     greedy, other = GreedyPeer(), RecordingPeer(port=1)
     broker.received(greedy, send_frame(), settle=False)
     broker.received(other, send_frame(), settle=False)
@@ -115,7 +115,7 @@ def raise_memory_error(*_: Any, **__: Any) -> None:
     raise MemoryError
 
 
-def test_sends_that_the_log_has_no_memory_for_are_refused_and_not_stored(
+def test_sends_for_which_the_log_has_no_memory_are_rejected(
     broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = broker.store.log.end
@@ -136,7 +136,7 @@ def test_sends_that_the_log_has_no_memory_for_are_refused_and_not_stored(
     assert [found.code for found in peers[0].answers()] == [ResponseCode.SUCCESS]
 
 
-def test_responses_are_released_though_another_step_of_the_round_has_no_memory() -> None:
+def test_responses_are_released_when_another_step_is_out_of_memory() -> None:
     broker = SmallBroker(store_config=replace(STORE, flush_mode=FlushMode.SYNC))
     broker.send(TOPIC, b"the first makes the topic")
     peer = RecordingPeer()

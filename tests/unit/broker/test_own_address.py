@@ -19,11 +19,13 @@ from tianzhou.broker.replica.own_address import own_host, with_port
         ("0.0.0.0", "", "", "127.0.0.1"),
     ],
 )
-def test_the_host(host: str, address: str, nameservers: str, found: str) -> None:
+def test_own_host_is_the_setting_or_derived_from_the_nameserver(
+    host: str, address: str, nameservers: str, found: str
+) -> None:
     config = BrokerConfig(host=host, address=address, nameservers=nameservers)
     assert own_host(config) == found
 
 
-def test_brackets() -> None:
+def test_with_port_puts_ipv6_in_brackets() -> None:
     assert with_port("::1", 5) == "[::1]:5"
     assert with_port("h", 5) == "h:5"

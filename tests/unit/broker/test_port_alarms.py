@@ -21,7 +21,7 @@ class Quiet(asyncio.Protocol):
         self._slot.release()
 
 
-def test_port_alarms_name_a_port_while_it_turns_connections_away() -> None:
+def test_port_alarms_list_a_port_while_it_rejects_connections() -> None:
     async def run() -> None:
         budget, clock = DescriptorBudget(lambda: 100), ManualClock()
         alarms = PortAlarms("broker-a", Since(clock), budget)
@@ -45,5 +45,5 @@ def test_port_alarms_name_a_port_while_it_turns_connections_away() -> None:
     asyncio.run(run())
 
 
-def test_a_port_counts_as_full_for_a_minute_after_the_last_refusal() -> None:
+def test_port_alarms_last_a_minute_after_the_last_rejection() -> None:
     assert admission.FULL_S == 60

@@ -43,7 +43,7 @@ def saved(broker: SmallBroker) -> GroupState:
     return state_table(broker.store.files, broker.store.paths.tables).load()
 
 
-def test_epoch_that_a_nameserver_has_seen_is_saved_within_bounds() -> None:
+def test_claimed_epoch_seen_by_a_nameserver_is_saved_within_bounds() -> None:
     broker = small_slave()
     roles_of(broker).on_report(report(seen=7))
     assert saved(broker).epoch_seen == 7

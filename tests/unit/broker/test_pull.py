@@ -265,7 +265,7 @@ def forbidden_by(found: Header) -> int:
     return int(found.ext["forbiddenType"])
 
 
-def test_pull_of_an_unreadable_topic_or_forbidden_subscription_says_what_forbids_it(
+def test_pull_without_permission_reports_what_forbids_it(
     broker: SmallBroker,
 ) -> None:
     topics, groups = broker.parts.topics, broker.parts.groups
@@ -278,7 +278,7 @@ def test_pull_of_an_unreadable_topic_or_forbidden_subscription_says_what_forbids
     assert forbidden_by(answer(broker)) == 5
 
 
-def test_pull_of_a_group_that_may_not_broadcast_says_so(broker: SmallBroker) -> None:
+def test_pull_of_a_group_that_may_not_broadcast_reports_it(broker: SmallBroker) -> None:
     broker.parts.groups.put(
         SubscriptionGroupConfig(group_name="readers", consume_broadcast_enable=False)
     )
@@ -344,7 +344,7 @@ def test_held_pull_of_an_empty_queue_times_out(broker: SmallBroker) -> None:
     assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
 
 
-def test_short_polling_waits_at_most_a_second() -> None:
+def test_pull_with_short_polling_waits_at_most_a_second() -> None:
     broker = SmallBroker(config=BrokerConfig(long_polling=False))
     broker.send(TOPIC, b"first")
     peer = RecordingPeer()

@@ -228,7 +228,7 @@ def test_leader_keeps_the_queues_of_a_topic_until_its_deletion_is_committed(
     assert send(leader, "orders") == [0]
 
 
-def test_deposed_leader_loses_no_message_of_a_topic_whose_deletion_was_never_committed(
+def test_deposed_leader_keeps_messages_of_an_uncommitted_topic_deletion(
     leader: Member, tmp_path: Path
 ) -> None:
     make_orders(leader)
@@ -263,9 +263,7 @@ def test_follower_removes_the_queues_of_a_deleted_topic(leader: Member, tmp_path
     assert follower.store.max_offset(queue_key("orders", 0)) == 0
 
 
-def test_follower_keeps_messages_of_a_topic_that_was_created_again(
-    leader: Member, tmp_path: Path
-) -> None:
+def test_follower_keeps_messages_of_a_recreated_topic(leader: Member, tmp_path: Path) -> None:
     """It reads of the deletion when the queue of the second topic is already there."""
     make_orders(leader)
     delete(leader, "orders")
@@ -279,7 +277,7 @@ def test_follower_keeps_messages_of_a_topic_that_was_created_again(
     assert follower.store.max_offset(queue_key("orders", 0)) == 2
 
 
-def test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader(
+def test_topic_creation_not_committed_is_undone_by_the_next_leader(
     leader: Member, tmp_path: Path
 ) -> None:
     leader.pass_time()
@@ -393,7 +391,7 @@ def test_follower_with_an_offset_of_its_own_leads_with_it(leader: Member, tmp_pa
     assert follower_of(follower, tmp_path / "third").offsets.get("readers", "orders", 0) == 40
 
 
-def test_late_offset_at_a_follower_does_not_take_the_group_back(
+def test_late_offset_at_a_follower_does_not_move_the_group_back(
     leader: Member, tmp_path: Path
 ) -> None:
     follower = committing_follower(leader, tmp_path / "follower", 10)
@@ -402,7 +400,7 @@ def test_late_offset_at_a_follower_does_not_take_the_group_back(
     assert follower.offsets.get("readers", "orders", 0) == 20
 
 
-def test_reset_that_changes_no_offset_of_the_leader_voids_that_of_a_follower(
+def test_reset_without_effect_at_the_leader_voids_the_follower_offset(
     leader: Member, tmp_path: Path
 ) -> None:
     follower = committing_follower(leader, tmp_path / "follower", 40)
@@ -430,7 +428,7 @@ def test_group_deleted_at_the_leader_leaves_no_offset_at_a_follower(
     assert accepted_by(follower) == []
 
 
-def test_deposed_leader_hands_over_what_it_confirmed_and_never_committed(
+def test_deposed_leader_hands_over_confirmed_uncommitted_offsets(
     leader: Member, tmp_path: Path
 ) -> None:
     make_orders(leader)
@@ -462,7 +460,7 @@ def put_delayed(leader: Member) -> None:
     leader.store.dispatch_all()
 
 
-def test_follower_keeps_the_log_from_what_waits_at_the_leader(
+def test_follower_keeps_the_log_that_waiting_messages_of_the_leader_need(
     leader: Member, tmp_path: Path
 ) -> None:
     assert leader.metadata.progress() == Progress(timers=0, halves=0, delays={})

@@ -58,7 +58,7 @@ def answer(told: Told, code: int | None) -> None:
 
 
 @pytest.mark.parametrize("is_v2", [False, True])
-def test_a_reply_reaches_the_requester_and_is_stored(is_v2: bool) -> None:
+def test_reply_reaches_the_requester_and_is_stored(is_v2: bool) -> None:
     broker = SmallBroker()
     requester, sender = connected(broker), RecordingPeer("10.3.3.3", 5)
     assert reply(broker, sender, is_v2=is_v2) is None, "the requester was not heard yet"
@@ -116,7 +116,7 @@ def test_reply_to_a_disconnected_requester_is_not_sent() -> None:
     assert requester.take_told() == []
 
 
-def test_reply_that_can_not_be_stored_still_reaches_its_requester() -> None:
+def test_reply_that_cannot_be_stored_still_reaches_its_requester() -> None:
     broker = SmallBroker()
     requester, sender = connected(broker), RecordingPeer()
     reply(broker, sender)

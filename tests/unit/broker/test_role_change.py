@@ -16,7 +16,7 @@ def test_next_epoch_is_above_all_known_epochs(known: int, above: int, epoch: int
 
 
 @pytest.mark.parametrize("above", [-1, 1_000_002, 2**53, 2**63 - 1])
-def test_next_epoch_rejects_an_epoch_that_hardly_any_could_follow(above: int) -> None:
+def test_next_epoch_rejects_an_epoch_near_the_maximum(above: int) -> None:
     with pytest.raises(
         RequestRejected, match=f"invalid aboveEpoch {above}; it must be from 0 to 1000001"
     ):

@@ -36,13 +36,13 @@ def table_of(broker: SmallBroker) -> dict[str, str]:
     return Administrator(broker).ask(RequestCode.GET_BROKER_RUNTIME_INFO).json["table"]
 
 
-def test_every_key_that_tools_look_for() -> None:
+def test_runtime_info_has_every_key_that_tools_read() -> None:
     table = table_of(SmallBroker())
     assert not [key for key in KEYS.split() if key not in table]
     assert table["earliestMessageTimeStamp"] == "-1"
 
 
-def test_numbers_are_real() -> None:
+def test_runtime_info_has_the_measured_numbers() -> None:
     broker = SmallBroker()
     broker.send("orders")
     sent = broker.parts.stats.puts
@@ -63,7 +63,7 @@ def test_numbers_are_real() -> None:
     assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 4 seconds ]"
 
 
-def test_delay_levels_are_shown_with_their_ends() -> None:
+def test_runtime_info_has_position_and_end_of_delay_levels() -> None:
     broker = SmallBroker()
     broker.send("orders", named={"DELAY": "1"})
     broker.run(seconds=2)
@@ -72,7 +72,7 @@ def test_delay_levels_are_shown_with_their_ends() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1023, 1024, 1536, 3 << 30, 5 << 60])
-def test_sizes_are_readable(size: int) -> None:
+def test_runtime_info_formats_sizes_with_binary_units(size: int) -> None:
     from tianzhou.broker.observe.runtime_info import _size_text
 
     shown = {
@@ -86,7 +86,7 @@ def test_sizes_are_readable(size: int) -> None:
     assert _size_text(size) == shown[size]
 
 
-def test_a_real_disk_is_measured(tmp_path: Path) -> None:
+def test_runtime_info_measures_a_real_disk(tmp_path: Path) -> None:
     clock = ManualClock()
     store = MessageStore(RealFiles(), str(tmp_path / "store"), STORE, clock)
     try:

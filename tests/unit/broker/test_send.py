@@ -247,7 +247,7 @@ def test_send_without_a_producer_group_is_stored(
 
 
 @pytest.mark.parametrize("serialise_type", list(SerialiseType))
-def test_send_with_integers_as_only_java_reads_them_is_stored(
+def test_send_with_integers_in_java_spelling_is_stored(
     broker: SmallBroker, serialise_type: SerialiseType
 ) -> None:
     fields = SendMessageV2Request(
@@ -273,7 +273,7 @@ def test_send_with_integers_as_only_java_reads_them_is_stored(
     assert (stored.born_timestamp, stored.flag) == (12, -7)
 
 
-def test_send_whose_write_fails_may_be_stored_and_later_ones_are_not() -> None:
+def test_send_whose_write_fails_is_unknown_and_later_ones_are_rejected() -> None:
     """SYSTEM_ERROR: recovery may find it. SERVICE_NOT_AVAILABLE: nothing was written."""
     broker = SmallBroker()
     broker.send("orders")
@@ -294,7 +294,7 @@ def test_send_whose_write_fails_may_be_stored_and_later_ones_are_not() -> None:
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
-def test_batch_with_a_message_for_later_is_refused_as_a_whole(
+def test_batch_with_a_delayed_message_is_rejected_as_a_whole(
     broker: SmallBroker, named: str, inside: bool
 ) -> None:
     """Its messages are stored where consumers see them at once."""
@@ -306,6 +306,6 @@ def test_batch_with_a_message_for_later_is_refused_as_a_whole(
     assert broker.bodies(TOPIC) == [b"first"]
 
 
-def test_batch_whose_bodies_speak_of_delays_is_stored(broker: SmallBroker) -> None:
+def test_batch_whose_bodies_contain_delay_properties_is_stored(broker: SmallBroker) -> None:
     (answer,) = asked(broker, batch_of(b"DELAY\x013\x02", b"TRAN_MSG\x01true\x02"))
     assert answer.code == ResponseCode.SUCCESS

@@ -36,7 +36,7 @@ def answered(answer: Header | None) -> int:
     return answer.code
 
 
-def test_the_first_retry_waits_in_level_3() -> None:
+def test_send_back_first_retry_waits_in_level_3() -> None:
     broker = SmallBroker()
     original = sent(broker)
     assert answered(send_back(broker, original)) == 0
@@ -53,7 +53,7 @@ def test_the_first_retry_waits_in_level_3() -> None:
     assert retry.body == original.body
 
 
-def test_each_retry_waits_a_level_longer_and_keeps_its_origin() -> None:
+def test_send_back_each_retry_uses_the_next_level_and_keeps_its_origin() -> None:
     broker = SmallBroker()
     original = current = sent(broker)
     for times in range(1, 4):
@@ -67,20 +67,20 @@ def test_each_retry_waits_a_level_longer_and_keeps_its_origin() -> None:
     assert len(broker.messages(f"%RETRY%{GROUP}")) == 3
 
 
-def test_a_chosen_level_is_taken() -> None:
+def test_send_back_with_a_delay_level_uses_it() -> None:
     broker = SmallBroker()
     send_back(broker, sent(broker), delayLevel="7")
     (retry,) = waiting(broker, 7)
     assert retry.properties["DELAY"] == "7"
 
 
-def test_levels_end_with_the_last() -> None:
+def test_send_back_with_a_level_beyond_the_last_uses_the_last() -> None:
     broker = SmallBroker()
     send_back(broker, sent(broker), delayLevel="99")
     assert len(waiting(broker, 18)) == 1
 
 
-def test_after_the_last_try_it_is_a_dead_letter() -> None:
+def test_send_back_after_the_last_retry_is_a_dead_letter() -> None:
     broker = SmallBroker()
     original = sent(broker)
     assert answered(send_back(broker, original, maxReconsumeTimes="0")) == 0
@@ -95,7 +95,7 @@ def test_after_the_last_try_it_is_a_dead_letter() -> None:
     assert (topic.perm, topic.write_queue_nums) == (6, 1)
 
 
-def test_the_group_says_how_often_unless_a_younger_client_does() -> None:
+def test_send_back_retry_limit_is_of_the_group_unless_a_new_client_sets_it() -> None:
     broker = SmallBroker()
     original = sent(broker)
     groups = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=0)
@@ -108,13 +108,13 @@ def test_the_group_says_how_often_unless_a_younger_client_does() -> None:
     assert len(waiting(broker, 3)) == 1
 
 
-def test_a_negative_level_means_no_more_tries() -> None:
+def test_send_back_with_a_negative_level_is_a_dead_letter() -> None:
     broker = SmallBroker()
     send_back(broker, sent(broker), delayLevel="-1")
     assert len(broker.messages(f"%DLQ%{GROUP}")) == 1
 
 
-def test_sixteen_retries_take_hours_and_end_as_a_dead_letter() -> None:
+def test_send_back_after_sixteen_retries_is_a_dead_letter() -> None:
     broker = SmallBroker()
     current = sent(broker)
     for times in range(1, 17):
@@ -128,7 +128,7 @@ def test_sixteen_retries_take_hours_and_end_as_a_dead_letter() -> None:
     assert len(broker.messages(f"%DLQ%{GROUP}")) == 1
 
 
-def test_a_timed_message_that_dies_is_not_timed_again() -> None:
+def test_send_back_of_a_timed_message_as_dead_letter_drops_the_timer() -> None:
     broker = SmallBroker()
     broker.send("orders", b"timed", {"TIMER_DELAY_SEC": "1"})
     broker.run(seconds=2)
@@ -137,7 +137,7 @@ def test_a_timed_message_that_dies_is_not_timed_again() -> None:
     assert broker.bodies(f"%DLQ%{GROUP}") == [b"timed"]
 
 
-def test_a_group_without_retries_gets_none() -> None:
+def test_send_back_of_a_group_without_retry_queues_stores_nothing() -> None:
     broker = SmallBroker()
     put_group(broker, SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))
     before = broker.store.log.end
@@ -147,7 +147,7 @@ def test_a_group_without_retries_gets_none() -> None:
     assert broker.store.log.end == end > before
 
 
-def test_an_unknown_group_is_named() -> None:
+def test_send_back_of_an_unknown_group_is_rejected_with_its_name() -> None:
     broker = SmallBroker(config=BrokerConfig(auto_create_groups=False))
     answer = send_back(broker, sent(broker))
     assert answered(answer) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -156,14 +156,14 @@ def test_an_unknown_group_is_named() -> None:
 
 
 @pytest.mark.parametrize("group", ["bad name", "x" * 121, ""])
-def test_a_group_needs_a_name(group: str) -> None:
+def test_send_back_without_a_valid_group_name_is_rejected(group: str) -> None:
     broker = SmallBroker()
     answer = send_back(broker, sent(broker), group=group)
     assert answered(answer) == ResponseCode.INVALID_PARAMETER
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 1 << 40])
-def test_a_place_without_a_message_is_refused(offset: int) -> None:
+def test_send_back_of_an_offset_without_a_message_is_rejected(offset: int) -> None:
     broker = SmallBroker()
     sent(broker)
     end = broker.store.log.end
@@ -172,7 +172,7 @@ def test_a_place_without_a_message_is_refused(offset: int) -> None:
     assert broker.store.log.end > end  # only by the message that was sent
 
 
-def test_a_half_message_does_not_come_to_light_this_way() -> None:
+def test_send_back_of_a_half_message_is_rejected() -> None:
     broker = SmallBroker()
     broker.send("orders", b"secret", {"TRAN_MSG": "true", "PGROUP": "producers"})
     (half,) = broker.messages("RMQ_SYS_TRANS_HALF_TOPIC")
@@ -180,14 +180,14 @@ def test_a_half_message_does_not_come_to_light_this_way() -> None:
     assert waiting(broker, 3) == []
 
 
-def test_a_drained_broker_takes_nothing_back() -> None:
+def test_send_back_to_a_drained_broker_is_rejected() -> None:
     broker = SmallBroker()
     original = sent(broker)
     broker.parts.permission.set(4)
     assert answered(send_back(broker, original)) == ResponseCode.NO_PERMISSION
 
 
-def test_one_way_gets_no_answer() -> None:
+def test_send_back_oneway_gets_no_response() -> None:
     broker = SmallBroker()
     original, peer = sent(broker), RecordingPeer()
     ext = {"group": GROUP, "offset": str(original.physical_offset), "delayLevel": "0"}

@@ -35,14 +35,14 @@ def test_session_with_another_topic_is_a_change() -> None:
     assert set(sessions.consumers["g"].subscriptions) == {"u"}
 
 
-def test_the_newest_subscription_counts() -> None:
+def test_session_keeps_the_newest_subscription() -> None:
     sessions, peer = Sessions(), RecordingPeer()
     sessions.record_consumer(data_of("t", version=5, expression="b"), client("c1", peer, 1))
     sessions.record_consumer(data_of("t", version=4, expression="a"), client("c1", peer, 2))
     assert sessions.consumers["g"].subscriptions["t"].sub_string == "b"
 
 
-def test_members_that_subscribe_differently_are_noticed() -> None:
+def test_session_with_different_subscriptions_is_inconsistent() -> None:
     sessions, one, other = Sessions(), RecordingPeer(), RecordingPeer()
     sessions.record_consumer(data_of("t"), client("c1", one, 1))
     assert sessions.consumers["g"].is_consistent
@@ -52,14 +52,14 @@ def test_members_that_subscribe_differently_are_noticed() -> None:
     assert sessions.consumers["g"].is_consistent
 
 
-def test_a_client_that_reconnects_is_one_client() -> None:
+def test_session_of_a_reconnected_client_replaces_the_old_one() -> None:
     sessions, old, new = Sessions(), RecordingPeer(), RecordingPeer()
     sessions.record_producer("p", client("c1", old, 1))
     sessions.record_producer("p", client("c1", new, 2))
     assert list(sessions.producers["p"]) == [new]
 
 
-def test_a_closed_connection_leaves_all_its_groups() -> None:
+def test_session_of_a_closed_connection_leaves_all_its_groups() -> None:
     sessions, one, other = Sessions(), RecordingPeer(), RecordingPeer()
     sessions.record_producer("p", client("c1", one, 1))
     sessions.record_consumer(data_of("t"), client("c1", one, 1))

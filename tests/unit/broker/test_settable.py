@@ -29,7 +29,7 @@ def refused(text: bytes) -> RequestRejected:
     return caught.value
 
 
-def test_runtime_config_shown_can_be_read_back() -> None:
+def test_runtime_config_table_can_be_loaded_again() -> None:
     broker = BrokerConfig(permission=4, auto_create_topics=False, region="x")
     assert load(BrokerConfig, table_of(broker)) == (broker, [])
     store = StoreConfig(
@@ -45,7 +45,7 @@ def test_runtime_config_shown_can_be_read_back() -> None:
     assert table_of(ReplicationConfig(ha_secret="x"))["ha_secret"] == "******"
 
 
-def test_every_setting_is_shown_once() -> None:
+def test_runtime_config_text_has_every_setting_once() -> None:
     runtime_config, _ = made()
     lines = runtime_config.text().decode().splitlines()
     names = [line.partition("=")[0] for line in lines]
@@ -54,7 +54,7 @@ def test_every_setting_is_shown_once() -> None:
     assert "storePathRootDir=data" in lines
 
 
-def test_facts_that_rocketmq_tools_look_for_are_shown() -> None:
+def test_runtime_config_table_has_the_keys_that_rocketmq_tools_read() -> None:
     runtime_config, _ = made()
     table = runtime_config.table()
     assert table["msgTraceTopicName"] == "RMQ_SYS_TRACE_TOPIC"
@@ -64,14 +64,14 @@ def test_facts_that_rocketmq_tools_look_for_are_shown() -> None:
     assert grouped.table()["slaveReadEnable"] == "true"
 
 
-def test_secrets_are_never_shown() -> None:
+def test_runtime_config_masks_secrets() -> None:
     pair = BrokerConfig(cluster_credentials='{"accessKey":"a","secretKey":"hush"}')
     assert table_of(pair)["innerClientAuthenticationCredentials"] == "******"
     assert table_of(BrokerConfig())["innerClientAuthenticationCredentials"] == ""
     assert table_of(ReplicationConfig(ha_secret="hush"))["ha_secret"] == "******"
 
 
-def test_a_change_reaches_the_owners() -> None:
+def test_runtime_config_change_is_passed_to_the_owners() -> None:
     runtime_config, taken = made()
     asked = runtime_config.change(b"# a comment\n\n brokerPermission = 4 \ntopics_max=20\n", 77)
     assert asked == {"brokerPermission": "4", "topics_max": "20"}
@@ -122,7 +122,7 @@ def test_runtime_config_of_the_group_is_changed_by_the_group() -> None:
         b"messageDelayLevel=1s",
     ],
 )
-def test_one_key_that_may_not_change_refuses_all(text: bytes) -> None:
+def test_runtime_config_change_with_a_fixed_setting_is_rejected_whole(text: bytes) -> None:
     assert refused(text).code == ResponseCode.NO_PERMISSION
 
 
@@ -136,7 +136,7 @@ def test_one_key_that_may_not_change_refuses_all(text: bytes) -> None:
         (b"inSyncReplicas=2", "this broker does not belong to a master-slave group"),
     ],
 )
-def test_a_setting_that_cannot_change_says_why(text: bytes, said: str) -> None:
+def test_runtime_config_change_of_a_fixed_setting_gives_the_reason(text: bytes, said: str) -> None:
     remark = refused(text).remark
     assert said in remark
     assert remark.endswith("change it in the settings file and restart the broker")
@@ -150,13 +150,13 @@ def test_a_setting_that_cannot_change_says_why(text: bytes, said: str) -> None:
         (b"useTLS=true\nbrokerPermission=4", "useTLS cannot change: this broker has no TLS"),
     ],
 )
-def test_a_fact_that_cannot_change_says_why(text: bytes, said: str) -> None:
+def test_runtime_config_change_of_a_fixed_fact_gives_the_reason(text: bytes, said: str) -> None:
     problem = refused(text)
     assert problem.code == ResponseCode.NO_PERMISSION
     assert said in problem.remark
 
 
-def test_every_setting_that_is_shown_is_known_when_it_is_changed() -> None:
+def test_runtime_config_change_knows_every_setting_of_the_table() -> None:
     runtime_config, _ = made()
     remarks = dict[str, str]()
     for name, value in runtime_config.table().items():
@@ -179,7 +179,9 @@ def test_every_setting_that_is_shown_is_known_when_it_is_changed() -> None:
         (b"brokerPermission=4\nbrokerPermision=4", "did you mean brokerPermission?"),
     ],
 )
-def test_an_unknown_setting_gets_a_suggestion(text: bytes, said: str) -> None:
+def test_runtime_config_change_of_an_unknown_setting_suggests_a_name(
+    text: bytes, said: str
+) -> None:
     problem = refused(text)
     assert problem.code == ResponseCode.INVALID_PARAMETER
     assert said in problem.remark
@@ -196,7 +198,7 @@ def test_an_unknown_setting_gets_a_suggestion(text: bytes, said: str) -> None:
         b"enablePropertyFilter=yes",
     ],
 )
-def test_a_live_setting_keeps_its_bounds(text: bytes) -> None:
+def test_runtime_config_change_out_of_bounds_is_rejected(text: bytes) -> None:
     assert refused(text).code == ResponseCode.INVALID_PARAMETER
 
 
@@ -211,12 +213,12 @@ def test_a_live_setting_keeps_its_bounds(text: bytes) -> None:
         b"sql_filters=x",
     ],
 )
-def test_a_value_that_is_rejected_is_named_as_in_the_request(text: bytes) -> None:
+def test_runtime_config_rejection_uses_the_name_of_the_request(text: bytes) -> None:
     name, _, _ = text.decode().partition("=")
     assert refused(text).remark.startswith(f"{name} = ")
 
 
-def test_settings_of_the_store_reach_their_owners_after_the_proof() -> None:
+def test_runtime_config_change_of_the_store_applies_after_authentication() -> None:
     runtime_config, taken = made()
     stores: list[StoreConfig] = []
     proofs: list[int] = []
@@ -231,7 +233,7 @@ def test_settings_of_the_store_reach_their_owners_after_the_proof() -> None:
     assert (len(stores), proofs) == (1, [1]), "the store did not change"
 
 
-def test_a_change_of_the_store_without_proof_changes_nothing() -> None:
+def test_runtime_config_change_of_the_store_unauthenticated_is_rejected() -> None:
     runtime_config, taken = made()
 
     def refuse() -> None:
@@ -260,12 +262,12 @@ def test_runtime_config_with_invalid_values_is_rejected(text: bytes) -> None:
     assert refused(text).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_live_settings_have_bounds_or_are_switches() -> None:
+def test_every_live_setting_has_bounds_or_is_a_switch() -> None:
     for config in (BrokerConfig(), StoreConfig(), ReplicationConfig()):
         for name, declared in declarations(type(config)).items():
             if declared.is_live and not isinstance(getattr(config, name), bool | tuple):
                 assert declared.minimum is not None, name
 
 
-def test_properties_are_lines() -> None:
+def test_parse_properties_skips_comments_and_splits_at_the_first_equals() -> None:
     assert parse_properties(b"a=1\r\n!no\nb = x=y\n") == {"a": "1", "b": "x=y"}

@@ -24,7 +24,7 @@ from tianzhou.wire.replication_bodies import LOG_END, TIMERS
 from tianzhou.wire.tables import DataVersion, TopicConfigTable
 
 
-def test_progress_without_our_fields_is_that_of_rocketmq() -> None:
+def test_progress_without_our_fields_is_decoded_as_rocketmqs() -> None:
     assert _log_end_and_timers({}) == (0, None)
 
 
@@ -40,7 +40,7 @@ def test_progress_without_our_fields_is_that_of_rocketmq() -> None:
     ],
     ids=["text", "too long", "nothing", "list", "nested lists", "nested objects"],
 )
-def test_progress_that_can_not_be_read_is_a_protocol_error(ext: dict[str, str]) -> None:
+def test_progress_that_cannot_be_decoded_is_a_protocol_error(ext: dict[str, str]) -> None:
     """Anything else would end the task that follows the master's tables."""
     with pytest.raises(RemoteProtocolError, match="cannot decode the master's progress"):
         _log_end_and_timers(ext)
@@ -76,7 +76,7 @@ def without_topics() -> bytes:
     return fastjson.encode(TopicConfigTable(data_version=DataVersion(counter=9)))
 
 
-def test_deleted_topic_loses_messages_that_arrive_after_the_news() -> None:
+def test_deleted_topic_loses_messages_replicated_after_the_deletion() -> None:
     sync, store = slave()
     send(store, 2)
     behind = store.log.end
@@ -98,7 +98,7 @@ def test_deleted_topic_is_deleted_at_the_latest_by_a_promotion() -> None:
     assert store.max_offset(queue_key("orders", 0)) == 0
 
 
-def test_deleted_topic_of_a_master_that_does_not_tell_its_log_is_deleted_at_once() -> None:
+def test_deleted_topic_of_a_master_without_log_offsets_is_deleted_at_once() -> None:
     sync, store = slave()
     send(store, 2)
     sync._take_topics(without_topics(), 0)

@@ -15,14 +15,14 @@ def lines(caplog: pytest.LogCaptureFixture, broker: SmallBroker) -> list[logging
     return list(caplog.records)
 
 
-def test_a_clean_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_log_after_a_clean_stop_is_empty(caplog: pytest.LogCaptureFixture) -> None:
     broker = SmallBroker()
     broker.send("orders")
     broker.restart()
     assert lines(caplog, broker) == []
 
 
-def test_a_start_after_a_kill_is_one_line_of_information(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_log_after_a_kill_is_one_info_line(caplog: pytest.LogCaptureFixture) -> None:
     broker = SmallBroker()
     broker.send("orders")
     broker.kill()

@@ -15,13 +15,13 @@ def run(stats: Stats, start_s: int, end_s: int, per_second: int) -> None:
         stats.tick(START + (second + 1) * 1000)
 
 
-def test_nothing_yet() -> None:
+def test_stats_without_traffic_are_zero() -> None:
     stats = Stats(START)
     assert stats.put_rates() == [0.0, 0.0, 0.0]
     assert stats.puts.growth(MINUTE, START) == Growth()
 
 
-def test_rates_over_three_windows() -> None:
+def test_stats_rates_cover_three_windows() -> None:
     stats = Stats(START)
     run(stats, 0, 600, 10)
     assert stats.put_rates() == [10.0, 10.0, 10.0]
@@ -31,13 +31,13 @@ def test_rates_over_three_windows() -> None:
     assert stats.put_rates()[0] == 0.0
 
 
-def test_a_young_broker_divides_by_its_age() -> None:
+def test_stats_rates_of_a_new_broker_divide_by_its_age() -> None:
     stats = Stats(START)
     run(stats, 0, 5, 10)
     assert stats.put_rates() == [10.0, 10.0, 10.0]
 
 
-def test_ticks_within_a_second_count_once() -> None:
+def test_stats_ticks_within_a_second_count_once() -> None:
     stats = Stats(START)
     stats.put("orders", 100, 0)
     for ms in (1, 500, 999):
@@ -47,7 +47,7 @@ def test_ticks_within_a_second_count_once() -> None:
     assert stats.put_rates()[0] == 100.0
 
 
-def test_gets_are_counted_by_group_and_by_outcome() -> None:
+def test_stats_count_gets_by_group_and_outcome() -> None:
     stats = Stats(START)
     for _ in range(4):
         stats.got("orders", "readers", 5, 50)
@@ -59,7 +59,7 @@ def test_gets_are_counted_by_group_and_by_outcome() -> None:
     assert stats.group_gets["orders", "readers"].size == 200
 
 
-def test_growth_of_a_topic_in_each_window() -> None:
+def test_stats_growth_of_a_topic_covers_each_window() -> None:
     stats = Stats(START)
     run(stats, 0, 7200, 1)
     now_ms = START + 7_200_000
@@ -73,14 +73,14 @@ def test_growth_of_a_topic_in_each_window() -> None:
     assert flow.growth(DAY, now_ms, of_size=True).total == 720_000
 
 
-def test_the_first_message_of_a_topic_counts() -> None:
+def test_stats_growth_includes_the_first_message_of_a_topic() -> None:
     stats = Stats(START)
     stats.tick(START + 30_000)
     stats.put("orders", 3, 30)
     assert stats.topic_puts["orders"].growth(MINUTE, START + 31_000).total == 3
 
 
-def test_mornings() -> None:
+def test_stats_totals_at_midnight_are_kept_for_two_days() -> None:
     stats = Stats(START)
     day_ms = 86_400_000
     stats.put("orders", 5, 0)
@@ -93,7 +93,7 @@ def test_mornings() -> None:
     assert (stats.mornings.yesterday, stats.mornings.today) == ((5, 0), (5, 2))
 
 
-def test_deleted_topics_and_groups_are_forgotten() -> None:
+def test_stats_of_deleted_topics_and_groups_are_removed() -> None:
     stats = Stats(START)
     for topic in ("a", "b"):
         stats.put(topic, 1, 1)
@@ -107,7 +107,7 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     assert stats.puts.count == 2
 
 
-def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_limit_the_number_of_topics_and_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLOWS_MAX", 3)
     stats = Stats(START)
     for number in range(5):
@@ -118,7 +118,7 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (stats.puts.count, stats.gets.count) == (5, 5)
 
 
-def test_durations() -> None:
+def test_stats_durations_have_buckets_and_percentiles() -> None:
     times = Durations()
     assert times.percentile(0.99) == 0
     for ms in [0] * 98 + [7, 30_000]:
@@ -130,7 +130,7 @@ def test_durations() -> None:
     assert times.percentile(0.999) == times.longest_ms == 30_000
 
 
-def test_history_goes_in_steps() -> None:
+def test_stats_history_is_averaged_per_step() -> None:
     stats = Stats(START)
     for second in range(1, 31):
         stats.put("t", second, 1)
@@ -143,7 +143,7 @@ def test_history_goes_in_steps() -> None:
     assert Stats(START).history(10) == ([], [])
 
 
-def test_a_flow_tells_of_each_step() -> None:
+def test_stats_flow_returns_the_growth_of_each_step() -> None:
     flow = Flow(START)
     for second in range(10, 40, 10):
         flow.add(second, 1)

@@ -22,7 +22,7 @@ def test_view_and_metrics_of_a_healthy_broker_have_no_alarm() -> None:
     assert not [name for name, _ in scraped(broker) if name == "tianzhou_alarms"]
 
 
-def test_permissions_taken_away_are_alarms_until_they_come_back() -> None:
+def test_store_alarms_report_a_removed_permission_until_it_returns() -> None:
     broker = SmallBroker()
     begun_ms = broker.clock.now_ms()
     broker.parts.permission.set(4)
@@ -37,7 +37,7 @@ def test_permissions_taken_away_are_alarms_until_they_come_back() -> None:
     assert kinds(broker) == []
 
 
-def test_full_disk_is_an_alarm_until_there_is_room() -> None:
+def test_store_alarms_report_a_full_disk_until_there_is_room() -> None:
     broker = SmallBroker()
     room = broker.disk.capacity
     broker.disk.capacity = 1
@@ -51,7 +51,7 @@ def test_full_disk_is_an_alarm_until_there_is_room() -> None:
     assert kinds(broker) == []
 
 
-def test_broken_store_is_an_alarm() -> None:
+def test_store_alarms_report_a_broken_store() -> None:
     broker = SmallBroker()
 
     def broken(*_: object) -> None:
@@ -67,7 +67,7 @@ def test_broken_store_is_an_alarm() -> None:
     assert "Input/output error" in alarm.text, "it says what failed"
 
 
-def test_damaged_records_are_an_alarm() -> None:
+def test_store_alarms_report_damaged_records() -> None:
     broker = SmallBroker()
     broker.store.damaged.add(4096)
     assert kinds(broker) == ["records_damaged"]
@@ -82,7 +82,7 @@ def test_store_alarms_name_damaged_index_files() -> None:
     assert "20261116 was shortened to 40 bytes" in alarm.text
 
 
-def test_incidents_of_a_start_are_alarms_until_they_are_acknowledged() -> None:
+def test_store_alarms_report_start_incidents_until_acknowledged() -> None:
     broker = SmallBroker()
     broker.store.incidents.report(
         [

@@ -5,7 +5,7 @@ from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.testing.small_broker import SmallBroker
 
 
-def test_times_of_messages_that_are_there_and_are_not() -> None:
+def test_store_time_of_a_missing_message_is_none() -> None:
     broker = SmallBroker()
     key = queue_key("orders", 0)
     assert last_store_time(broker.store, key) is None

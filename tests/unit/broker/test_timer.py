@@ -200,7 +200,7 @@ def test_timer_clock_set_back_loses_nothing() -> None:
     assert set(delivered(broker)) == {b"a", b"b"}
 
 
-def test_timers_with_a_backlog_are_bounded_per_tick_and_say_that_there_is_more(
+def test_timers_with_a_backlog_are_bounded_per_tick_and_report_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(timer, "TICK_COUNT_MAX", 8)
@@ -325,7 +325,7 @@ def test_recall_of_a_rolled_message_works() -> None:
     assert delivered(broker) == []
 
 
-def test_recall_says_why_it_fails() -> None:
+def test_recall_that_fails_reports_the_reason() -> None:
     broker = SmallBroker(config=BrokerConfig(name="broker-a"))
     answer = send(broker, b"timed", TIMER_DELAY_SEC="5")
     good = recall.decode(answer.ext["recallHandle"])

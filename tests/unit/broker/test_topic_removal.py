@@ -32,7 +32,7 @@ def test_removal_in_a_raft_group_waits() -> None:
     assert not broker.parts.removal.pending
 
 
-def test_removal_before_a_place_keeps_a_queue_that_goes_on_behind_it() -> None:
+def test_removal_before_an_offset_keeps_a_queue_that_continues_after_it() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
     place = broker.store.log.end
@@ -54,7 +54,7 @@ def delete(broker: SmallBroker) -> RecordingPeer:
     return peer
 
 
-def test_delete_topic_request_is_answered_when_the_deletion_is_durable() -> None:
+def test_delete_topic_request_responds_when_the_deletion_is_durable() -> None:
     broker = SmallBroker()
     peer = delete(broker)
     broker.tick()
@@ -64,7 +64,7 @@ def test_delete_topic_request_is_answered_when_the_deletion_is_durable() -> None
     assert [answer.code for answer in peer.answers()] == [ResponseCode.SUCCESS]
 
 
-def test_delete_topic_request_at_a_store_that_fails_is_answered_with_an_error() -> None:
+def test_delete_topic_request_at_a_failed_store_returns_an_error() -> None:
     broker = SmallBroker()
     peer = delete(broker)
     broker.store._fence("syncing", OSError("the disk is gone"))

@@ -10,7 +10,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import CheckTransactionStateRequest
 
 
-def test_an_undecided_half_is_asked_about_after_6_seconds_then_every_30() -> None:
+def test_transaction_check_is_sent_after_6_seconds_then_every_30() -> None:
     broker = SmallBroker()
     peer = producer(broker)
     half = send_half(broker)
@@ -41,7 +41,7 @@ def test_an_undecided_half_is_asked_about_after_6_seconds_then_every_30() -> Non
     assert visible(broker) == [b"half"]
 
 
-def test_after_15_checks_it_is_parked_and_not_dropped() -> None:
+def test_transaction_check_after_15_attempts_parks_the_half() -> None:
     broker = SmallBroker()
     peer = producer(broker)
     send_half(broker, b"forgotten")
@@ -59,7 +59,7 @@ def test_after_15_checks_it_is_parked_and_not_dropped() -> None:
     assert broker.bodies(names.CHECKED_OUT_TOPIC) == [b"forgotten"]
 
 
-def test_without_a_living_producer_it_waits_uncounted() -> None:
+def test_transaction_check_without_a_producer_waits_and_is_not_counted() -> None:
     broker = SmallBroker(config=BrokerConfig(transaction_checks_max=1))
     send_half(broker)
     broker.run(seconds=300, step_ms=1000)
@@ -69,7 +69,7 @@ def test_without_a_living_producer_it_waits_uncounted() -> None:
     assert len(checks(peer)) == 1
 
 
-def test_a_closed_connection_is_not_asked() -> None:
+def test_transaction_check_is_not_sent_to_a_closed_connection() -> None:
     broker = SmallBroker()
     dead, living = producer(broker, 1000), producer(broker, 1001)
     dead.close()
@@ -80,7 +80,7 @@ def test_a_closed_connection_is_not_asked() -> None:
     assert len(checks(living)) == 4
 
 
-def test_producers_of_a_group_take_turns() -> None:
+def test_transaction_checks_alternate_between_producers_of_a_group() -> None:
     broker = SmallBroker()
     peers = [producer(broker, port) for port in (1000, 1001)]
     for _ in range(4):
@@ -89,7 +89,7 @@ def test_producers_of_a_group_take_turns() -> None:
     assert [len(checks(peer)) for peer in peers] == [2, 2]
 
 
-def test_a_half_can_ask_to_be_left_alone() -> None:
+def test_transaction_check_obeys_the_immunity_time_of_the_half() -> None:
     broker = SmallBroker()
     peer = producer(broker)
     half = send_half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="20")
@@ -102,7 +102,7 @@ def test_a_half_can_ask_to_be_left_alone() -> None:
     assert code_of(decide(broker, half, COMMIT, fromTransactionCheck="true")) == 0
 
 
-def test_one_bad_half_does_not_stall_the_others() -> None:
+def test_transaction_check_skips_a_damaged_half() -> None:
     """RocketMQ issues 9500 and 1568."""
     broker = SmallBroker()
     peer = producer(broker)
@@ -122,7 +122,7 @@ def damage(broker: SmallBroker, message: MessageView) -> None:
     segment.file.pwrite(message.physical_offset - segment.start + 84, b"\x7f\xff\xff\xff")
 
 
-def test_a_half_from_a_producer_can_not_pose_as_a_copy() -> None:
+def test_transaction_check_ignores_a_half_forged_as_a_copy() -> None:
     broker = SmallBroker()
     half = send_half(broker, b"first")
     thief = send_half(

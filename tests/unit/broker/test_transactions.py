@@ -23,7 +23,7 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 
-def test_a_half_is_invisible_and_remembers_where_it_is_meant_to_go() -> None:
+def test_half_message_is_invisible_and_keeps_its_destination() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     assert visible(broker) == []
@@ -33,7 +33,7 @@ def test_a_half_is_invisible_and_remembers_where_it_is_meant_to_go() -> None:
     assert half.properties["__transactionId__"] == half.unique_id
 
 
-def test_a_commit_reveals_the_message() -> None:
+def test_commit_makes_the_message_visible() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     assert code_of(decide(broker, half, COMMIT)) == 0
@@ -51,7 +51,7 @@ def test_a_commit_reveals_the_message() -> None:
     assert op.tags == "d"
 
 
-def test_both_records_of_a_commit_are_one_append() -> None:
+def test_commit_writes_message_and_op_record_in_one_append() -> None:
     """A crash between two appends would leave a visible message that is asked about again."""
     broker = SmallBroker()
     half = send_half(broker)
@@ -62,7 +62,7 @@ def test_both_records_of_a_commit_are_one_append() -> None:
     assert [(call.kind, call.size) for call in calls] == [("pwrite", broker.store.log.end - start)]
 
 
-def test_a_rollback_leaves_only_its_mark() -> None:
+def test_rollback_writes_only_an_op_record() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     assert code_of(decide(broker, half, ROLLBACK)) == 0
@@ -70,14 +70,14 @@ def test_a_rollback_leaves_only_its_mark() -> None:
     assert ops(broker) == [b"0"]
 
 
-def test_not_knowing_yet_is_neither_answered_nor_stored() -> None:
+def test_unknown_state_gets_no_response_and_stores_nothing() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     assert decide(broker, half, UNKNOWN) is None
     assert ops(broker) == []
 
 
-def test_one_way_decides_without_an_answer() -> None:
+def test_oneway_decision_takes_effect_without_a_response() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     assert decide(broker, half, COMMIT, oneway=True) is None
@@ -94,7 +94,7 @@ def test_one_way_decides_without_an_answer() -> None:
         (ROLLBACK, ROLLBACK, []),
     ],
 )
-def test_the_first_decision_wins(
+def test_second_decision_has_no_effect(
     first: str, second: str, seen: list[bytes], restarts: bool
 ) -> None:
     """RocketMQ issue 8158: a late decision and a check both took effect."""
@@ -122,7 +122,7 @@ def test_the_first_decision_wins(
         {"msgId": "7F000001000000000000000000000001"},
     ],
 )
-def test_a_decision_must_name_the_half_exactly(wrong: dict[str, str]) -> None:
+def test_decision_that_does_not_match_the_half_is_rejected(wrong: dict[str, str]) -> None:
     broker = SmallBroker()
     half = send_half(broker, UNIQ_KEY="7F000001000000000000000000000000")
     answer = decide(broker, half, COMMIT, oneway=False, **wrong)
@@ -130,7 +130,7 @@ def test_a_decision_must_name_the_half_exactly(wrong: dict[str, str]) -> None:
     assert visible(broker) == ops(broker) == []
 
 
-def test_only_halves_can_be_committed() -> None:
+def test_commit_of_a_message_that_is_not_a_half_is_rejected() -> None:
     broker = SmallBroker()
     broker.send("orders", b"plain", {"PGROUP": GROUP, "REAL_TOPIC": "x", "REAL_QID": "0"})
     (plain,) = broker.messages("orders")
@@ -138,7 +138,7 @@ def test_only_halves_can_be_committed() -> None:
     assert broker.bodies("x") == []
 
 
-def test_delay_rules_hold_for_what_a_commit_reveals() -> None:
+def test_commit_of_a_delayed_half_delays_the_message() -> None:
     broker = SmallBroker()
     half = send_half(broker, DELAY="2")
     decide(broker, half, COMMIT)
@@ -148,7 +148,7 @@ def test_delay_rules_hold_for_what_a_commit_reveals() -> None:
     assert visible(broker) == [b"half"]
 
 
-def test_a_disk_that_is_full_decides_nothing() -> None:
+def test_decision_on_a_full_disk_is_rejected_and_can_be_repeated() -> None:
     broker = SmallBroker()
     half = send_half(broker)
     broker.store._refuse("full")
@@ -158,7 +158,7 @@ def test_a_disk_that_is_full_decides_nothing() -> None:
     assert visible(broker) == [b"half"]
 
 
-def test_a_synced_decision_is_answered_when_it_is_on_the_medium() -> None:
+def test_decision_with_sync_flush_responds_after_the_flush() -> None:
     broker = SmallBroker(store_config=replace(STORE, flush_mode=FlushMode.SYNC))
     half = send_half(broker)
     peer = RecordingPeer()
@@ -180,7 +180,7 @@ def test_a_synced_decision_is_answered_when_it_is_on_the_medium() -> None:
     assert ops(broker) == [b"0"]
 
 
-def test_a_message_that_claims_to_be_a_decision_decides_nothing() -> None:
+def test_message_with_a_forged_commit_flag_decides_nothing() -> None:
     """1. A half is at the beginning of the log. 2. A client sends a message whose flag says that
     a transaction was committed; its half would be at 0. 3. The broker is killed, and at its
     restart checks whether the last record is a decision that a crash interrupted."""
@@ -198,7 +198,7 @@ def test_a_message_that_claims_to_be_a_decision_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize("decision", ["4", "64", "-1", "2147483647"])
-def test_end_transaction_with_an_unknown_decision_is_refused(decision: str) -> None:
+def test_end_transaction_with_an_unknown_decision_is_rejected(decision: str) -> None:
     broker = SmallBroker()
     half = send_half(broker)
     assert code_of(decide(broker, half, decision)) == ResponseCode.INVALID_PARAMETER
@@ -206,7 +206,7 @@ def test_end_transaction_with_an_unknown_decision_is_refused(decision: str) -> N
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_start_after_a_crash_behind_a_retry_decides_no_other_transaction(dead: bool) -> None:
+def test_restart_after_a_retry_decides_no_other_transaction(dead: bool) -> None:
     """A retry of a committed message keeps its flag but names no half: the place that stands there,
     0, is that of the first half in the log."""
     broker = SmallBroker()

@@ -278,7 +278,7 @@ def test_watchdog_truncates_client_supplied_text() -> None:
     assert len(found.client_id) == len(found.keys) == 256
 
 
-def test_internal_groups_are_not_watched() -> None:
+def test_watchdog_ignores_internal_groups() -> None:
     broker = small()
     join(broker, "TOOLS_CONSUMER", TOPIC)
     broker.send(TOPIC)
