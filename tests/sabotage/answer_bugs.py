@@ -76,7 +76,7 @@ SERVERS: Final = (
     ),
     _bug(
         "variables of the environment ignored",
-        "test_server_settings:test_a_later_source_wins_whatever_the_spelling",
+        "test_server_settings:test_server_settings_later_source_wins_in_any_spelling",
         (
             "tianzhou.cmd.server_settings:Given.take_all",
             "self._take_environment(environment,",

@@ -27,7 +27,7 @@ class Whole:
         return 7
 
 
-def test_arguments_that_are_allowed_are_returned() -> None:
+def test_checked_arguments_that_are_valid_are_returned() -> None:
     assert checked_queue(QUEUE) is QUEUE
     assert checked_queues(iter((QUEUE,))) == [QUEUE]
     assert [checked_offset(offset) for offset in (0, Whole(), OFFSET_MAX)] == [0, 7, OFFSET_MAX]
@@ -38,7 +38,7 @@ def test_arguments_that_are_allowed_are_returned() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, OFFSET_MAX + 1, 3.5, "3", None, b"3"])
-def test_offset_outside_of_64_bits_or_of_another_type_is_refused(offset: Any) -> None:
+def test_checked_offset_out_of_range_or_of_another_type_is_rejected(offset: Any) -> None:
     with pytest.raises(UsageError, match=r"^offset .*must be .*from 0 to 9223372036854775807$"):
         checked_offset(offset)
     with pytest.raises(UsageError, match=r"^offset "):
@@ -46,6 +46,6 @@ def test_offset_outside_of_64_bits_or_of_another_type_is_refused(offset: Any) ->
 
 
 @pytest.mark.parametrize("seconds", ["1", None, float("nan"), float("inf")])
-def test_seconds_that_are_not_a_finite_number_are_refused(seconds: Any) -> None:
+def test_check_seconds_rejects_all_but_finite_numbers(seconds: Any) -> None:
     with pytest.raises(UsageError, match=r"^wait_s .* number of seconds$"):
         check_seconds("wait_s", seconds)

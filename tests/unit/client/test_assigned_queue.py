@@ -27,7 +27,7 @@ def assigned_queue(limits: FlowLimits | None = None) -> AssignedQueue:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_assigned_queue_scenario(path: Path) -> None:
+def test_assigned_queue_scenario_has_the_expected_actions(path: Path) -> None:
     assigned = assigned_queue()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line or line.startswith("#"):
@@ -58,7 +58,7 @@ def test_assigned_queue_every_action_is_used() -> None:
     assert used == set(Action)
 
 
-def test_finish_reports_room_once() -> None:
+def test_assigned_queue_finish_reports_room_once() -> None:
     assigned = assigned_queue(FlowLimits(queue_count=2))
     assigned.window.add([10, 11], [5, 5], 12)
     calls: list[int] = []
@@ -69,7 +69,7 @@ def test_finish_reports_room_once() -> None:
     assert (calls, assigned.finished_at) == ([1], 8.0)
 
 
-def test_settle_reports_idle_once() -> None:
+def test_assigned_queue_settle_reports_idle_once() -> None:
     assigned = assigned_queue()
     assigned.in_flight = 2
     calls: list[int] = []

@@ -25,7 +25,7 @@ def shares(strategy: Strategy, queues: list[MessageQueue], *clients: str) -> lis
     ]
 
 
-def test_average_as_the_book_has_it() -> None:
+def test_average_assigns_contiguous_shares() -> None:
     """Seed 001: eight queues of two brokers, three consumers."""
     assert shares(assignment.average, TWO_BROKERS, "c1", "c2", "c3") == [
         ["b1_q0", "b1_q1", "b1_q2"],
@@ -34,7 +34,7 @@ def test_average_as_the_book_has_it() -> None:
     ]
 
 
-def test_circle_as_the_book_has_it() -> None:
+def test_circle_assigns_queues_in_turn() -> None:
     assert shares(assignment.circle, TWO_BROKERS, "c1", "c2", "c3") == [
         ["b1_q0", "b1_q3", "b2_q2"],
         ["b1_q1", "b2_q0", "b2_q3"],
@@ -42,7 +42,7 @@ def test_circle_as_the_book_has_it() -> None:
     ]
 
 
-def test_eight_queues_for_two_consumers() -> None:
+def test_average_and_circle_divide_eight_queues_by_two() -> None:
     """Seed 003: average gives each a half, circle every other queue."""
     eight = [queue("b", n) for n in range(8)]
     assert shares(assignment.average, eight, "c1", "c2") == [
@@ -55,13 +55,13 @@ def test_eight_queues_for_two_consumers() -> None:
     ]
 
 
-def test_three_queues_for_two_consumers() -> None:
+def test_average_of_three_queues_gives_the_first_consumer_two() -> None:
     """Seed 004: one gets two, the other what is left."""
     three = [queue("b", n) for n in range(3)]
     assert shares(assignment.average, three, "c1", "c2") == [["b_q0", "b_q1"], ["b_q2"]]
 
 
-def test_more_consumers_than_queues() -> None:
+def test_average_gives_surplus_consumers_no_queues() -> None:
     """Seed 002: the surplus consumers get nothing."""
     assert shares(assignment.average, TWO_BROKERS[:2], "c1", "c2", "c3") == [
         ["b1_q0"],
@@ -70,7 +70,7 @@ def test_more_consumers_than_queues() -> None:
     ]
 
 
-def test_order_of_the_arguments_does_not_matter() -> None:
+def test_assign_ignores_the_order_of_queues_and_clients() -> None:
     backwards = list(reversed(TWO_BROKERS))
     found = assign(
         assignment.average, group="g", client_id="c1", queues=backwards, clients=["c2", "c1"]
@@ -78,7 +78,7 @@ def test_order_of_the_arguments_does_not_matter() -> None:
     assert found == TWO_BROKERS[:4]
 
 
-def test_ids_are_sorted_as_java_sorts_them() -> None:
+def test_assign_sorts_client_ids_like_java() -> None:
     """U+FF5E sorts behind a surrogate pair by code point, before it by UTF-16 units."""
     tilde, face = "\uff5e", "\U0001f600"
     assert sorted([tilde, face]) == [tilde, face]
@@ -88,14 +88,14 @@ def test_ids_are_sorted_as_java_sorts_them() -> None:
     assert first == TWO_BROKERS[:1]
 
 
-def test_who_is_not_counted_gets_nothing() -> None:
+def test_assign_to_an_unlisted_client_gives_no_queues() -> None:
     assert (
         assign(assignment.average, group="g", client_id="c9", queues=TWO_BROKERS, clients=["c1"])
         == []
     )
 
 
-def test_consistent_hash_as_java_has_it() -> None:
+def test_consistent_hash_equals_java() -> None:
     """What RocketMQ 5.3.3 answers; tests/interop/test_interop_assignment.py asks for much more."""
     assert shares(assignment.consistent_hash(), TWO_BROKERS, "10.0.0.1@1", "10.0.0.2@2") == [
         ["b1_q0", "b1_q2", "b2_q1", "b2_q3"],
@@ -103,7 +103,7 @@ def test_consistent_hash_as_java_has_it() -> None:
     ]
 
 
-def test_machine_room() -> None:
+def test_machine_room_assigns_queues_of_the_listed_rooms() -> None:
     queues = [queue("hz@b1", n) for n in range(5)] + [queue("sh@b1", n) for n in range(2)]
     queues += [queue("plain", 0), queue("hz@b@c", 0), queue("hz@", 0)]
     strategy = assignment.machine_room({"hz"})
@@ -113,7 +113,7 @@ def test_machine_room() -> None:
     ]
 
 
-def test_machine_room_nearby() -> None:
+def test_machine_room_nearby_prefers_clients_in_the_same_room() -> None:
     queues = [queue(f"{room}-b", n) for room in ("bj", "hz", "sh") for n in range(2)]
     strategy = assignment.machine_room_nearby(
         lambda q: q.broker_name.partition("-")[0], lambda client: client.partition("-")[0]
@@ -126,18 +126,18 @@ def test_machine_room_nearby() -> None:
     ]
 
 
-def test_a_client_without_a_room_is_an_error() -> None:
+def test_machine_room_nearby_without_a_client_room_is_rejected() -> None:
     strategy = assignment.machine_room_nearby(lambda _: "hz", lambda _: "")
     with pytest.raises(UsageError, match="client c1 has no machine room"):
         shares(strategy, TWO_BROKERS, "c1")
 
 
-def test_by_configuration_keeps_to_what_there_is() -> None:
+def test_by_configuration_skips_queues_that_do_not_exist() -> None:
     strategy = assignment.by_configuration({"c1": [queue("b1", 1), queue("gone", 0)]})
     assert shares(strategy, TWO_BROKERS, "c1", "c2") == [["b1_q1"], []]
 
 
-def test_a_strategy_of_ones_own() -> None:
+def test_assign_accepts_a_custom_strategy() -> None:
     def last_first(occasion: Occasion) -> list[MessageQueue]:
         return [q for q in occasion.queues if q.queue_id % 2 == occasion.rank]
 
@@ -145,17 +145,17 @@ def test_a_strategy_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[queue("b9", 0)], [TWO_BROKERS[0], TWO_BROKERS[0]]])
-def test_a_wrong_strategy_is_named(wrong: list[MessageQueue]) -> None:
+def test_assign_rejects_an_invalid_result_of_a_strategy(wrong: list[MessageQueue]) -> None:
     with pytest.raises(UsageError, match="strategy of group g"):
         shares(lambda _: wrong, TWO_BROKERS, "c1")
 
 
-def test_virtual_nodes_must_be_some() -> None:
+def test_consistent_hash_without_virtual_nodes_is_rejected() -> None:
     with pytest.raises(UsageError, match="0 virtual nodes"):
         assignment.consistent_hash(0)
 
 
-def test_difference() -> None:
+def test_difference_returns_removed_and_added_queues() -> None:
     a, b, c = TWO_BROKERS[:3]
     assert difference([a, b], [b, c]) == ([a], [c])
     assert difference([a], [a]) == ([], [])

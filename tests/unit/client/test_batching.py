@@ -13,7 +13,7 @@ from tianzhou.record.message import Message
 KIND = Kind("t", None, True)
 
 
-def test_a_batch_leaves_when_it_has_enough_messages() -> None:
+def test_open_batch_is_returned_at_its_message_limit() -> None:
     gatherer: OpenBatches[int] = OpenBatches(Batching(count_max=3))
     assert [gatherer.add(KIND, Message("t", b"x"), n) for n in range(2)] == [[], []]
     (full,) = gatherer.add(KIND, Message("t", b"x"), 2)
@@ -21,7 +21,7 @@ def test_a_batch_leaves_when_it_has_enough_messages() -> None:
     assert gatherer.open_batch(KIND) is None
 
 
-def test_a_batch_leaves_before_it_is_too_large() -> None:
+def test_open_batch_is_returned_before_its_byte_limit() -> None:
     gatherer: OpenBatches[int] = OpenBatches(Batching(bytes_max=1024))
     large = Message("t", bytes(600))
     assert gatherer.add(KIND, large, 0) == []
@@ -32,7 +32,7 @@ def test_a_batch_leaves_before_it_is_too_large() -> None:
     assert rest.tokens == [1]
 
 
-def test_kinds_do_not_mix() -> None:
+def test_open_batches_are_separate_for_each_kind() -> None:
     gatherer: OpenBatches[str] = OpenBatches(Batching())
     for topic, wait in (("t", True), ("t", False), ("u", True)):
         gatherer.add(Kind(topic, None, wait), Message(topic, b"x", wait_store_ok=wait), topic)
@@ -40,7 +40,7 @@ def test_kinds_do_not_mix() -> None:
     assert gatherer.take(KIND) is None
 
 
-def test_what_travels_by_itself() -> None:
+def test_open_batches_reject_large_and_delayed_messages() -> None:
     gatherer: OpenBatches[int] = OpenBatches(Batching(bytes_max=1024))
     assert gatherer.accepts(Message("t", bytes(100)))
     assert not gatherer.accepts(Message("t", bytes(2000)))
@@ -48,7 +48,7 @@ def test_what_travels_by_itself() -> None:
 
 
 @given(st.lists(st.integers(1, 1500), max_size=60), st.integers(1, 10))
-def test_every_message_leaves_once_in_order_and_within_the_limits(
+def test_open_batches_return_messages_once_in_order_within_limits(
     sizes: list[int], count_max: int
 ) -> None:
     rules = Batching(count_max=count_max, bytes_max=2048)
@@ -66,7 +66,7 @@ def test_every_message_leaves_once_in_order_and_within_the_limits(
         assert len(batch_request(batch.messages, ids).body) <= batch.size
 
 
-def test_the_size_of_a_message_counts_its_properties() -> None:
+def test_size_in_batch_includes_properties() -> None:
     assert size_in_batch(Message("t", b"x", keys="k" * 100)) > size_in_batch(Message("t", b"x"))
 
 
@@ -78,7 +78,7 @@ def test_the_size_of_a_message_counts_its_properties() -> None:
         ({"bytes_max": 10}, "bytes_max is 10"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float], said: str) -> None:
+def test_batching_with_invalid_limits_is_rejected(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Batching(**wrong)  # pyright: ignore[reportArgumentType] # that is what is tested
     with pytest.raises(UsageError, match="tries_max is 0"):

@@ -28,7 +28,7 @@ class DeadTransport(asyncio.Transport):
         return True
 
 
-def test_a_peer_that_is_gone_at_once_is_no_error() -> None:
+def test_connection_to_a_peer_that_left_at_once_raises_nothing() -> None:
     keeper = Keeper()
     owner: ConnectionOwner = keeper
     loop = asyncio.new_event_loop()

@@ -22,7 +22,7 @@ from tianzhou.client.errors import NoNameServer, RemoteError, remote_error
         (31_999, Retry.NEVER),
     ],
 )
-def test_an_answer_says_whether_to_try_again(code: int, retry: Retry) -> None:
+def test_remote_error_reports_whether_to_retry(code: int, retry: Retry) -> None:
     error = remote_error("h:1", code, "because")
     assert error.retry is retry
     assert (error.code, error.remark, error.address) == (code, "because", "h:1")
@@ -30,10 +30,10 @@ def test_an_answer_says_whether_to_try_again(code: int, retry: Retry) -> None:
     assert "because" in str(error)
 
 
-def test_codes_have_one_class_each() -> None:
+def test_remote_error_has_a_class_for_each_code() -> None:
     assert len(RemoteError.by_code) >= 15
     assert type(remote_error("h:1", 2, None)) is not RemoteError
 
 
-def test_no_name_server_names_all_that_were_asked() -> None:
+def test_no_name_server_error_lists_every_server_that_was_tried() -> None:
     assert "a:1: gone; b:2: slow" in str(NoNameServer({"a:1": "gone", "b:2": "slow"}))

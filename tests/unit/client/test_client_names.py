@@ -33,7 +33,7 @@ def declared(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_what_is_declared_can_be_had(module: object) -> None:
+def test_public_names_of_the_client_can_be_imported(module: object) -> None:
     names = declared(Path(str(getattr(module, "__file__", ""))))
     assert set(names) == set(dir(module)) == set(getattr(module, "__all__", ()))
     for name, place in names.items():
@@ -42,18 +42,18 @@ def test_what_is_declared_can_be_had(module: object) -> None:
         _ = getattr(module, "Nonsense")  # noqa: B009
 
 
-def test_both_faces_have_the_same_names() -> None:
+def test_asyncio_and_blocking_clients_have_the_same_names() -> None:
     assert set(dir(tianzhou.client)) == set(dir(tianzhou.client.sync))
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_help_shows_what_there_is(module: object) -> None:
+def test_help_of_the_client_shows_its_classes(module: object) -> None:
     shown = pydoc.plain(pydoc.render_doc(module))
     for name in ("Producer", "PushConsumer", "Message", "ProducerOptions"):
         assert f"class {name}(" in shown, name
 
 
-def test_a_producer_does_not_load_consumers_nor_servers() -> None:
+def test_producer_import_loads_neither_consumers_nor_servers() -> None:
     code = (
         "import sys, tianzhou.client, tianzhou.client.sync;"
         "tianzhou.client.Producer, tianzhou.client.Message, tianzhou.client.sync.Producer;"
@@ -64,7 +64,7 @@ def test_a_producer_does_not_load_consumers_nor_servers() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_warnings_of_a_client_are_printed_where_nothing_is_configured() -> None:
+def test_client_warnings_are_printed_without_logging_configuration() -> None:
     code = (
         "import logging, tianzhou.client\n"
         "log = logging.getLogger('tianzhou.client')\n"

@@ -42,7 +42,7 @@ JAVA_FILE = b"""{
         (datetime(2026, 1, 31, tzinfo=UTC), Ask.TIME, Ask.MAX),
     ],
 )
-def test_where_a_new_group_begins(
+def test_start_rule_asks_for_the_position_of_a_new_group(
     start: StartPosition | str | datetime, plain: Ask, retry: Ask
 ) -> None:
     rule = start_rule(start)
@@ -50,7 +50,7 @@ def test_where_a_new_group_begins(
     assert rule.ask_for("%RETRY%g") is retry
 
 
-def test_moments() -> None:
+def test_epoch_ms_accepts_datetimes_java_timestamps_and_numbers() -> None:
     assert epoch_ms(datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)) == 1500
     local = datetime(2026, 1, 31, 23, 59, 59).astimezone()
     assert epoch_ms("20260131235959") == local.timestamp() * 1000
@@ -58,12 +58,12 @@ def test_moments() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["2026013123595", "20260231000000", "yesterday", ""])
-def test_moments_that_are_none(wrong: str) -> None:
+def test_epoch_ms_rejects_invalid_timestamps(wrong: str) -> None:
     with pytest.raises(UsageError, match="yyyyMMddHHmmss"):
         epoch_ms(wrong)
 
 
-def test_only_what_changed_is_saved() -> None:
+def test_offset_table_saves_changes_only() -> None:
     table = OffsetTable({Q0: 5})
     table.put(Q0, 5)
     table.put(Q1, 3)
@@ -77,11 +77,11 @@ def test_only_what_changed_is_saved() -> None:
     assert table.of([Q0, Q1]) == {Q0: 5}
 
 
-def test_a_file_of_java_is_read() -> None:
+def test_decode_file_reads_a_java_offset_file() -> None:
     assert decode_file(JAVA_FILE) == {Q0: 12, Q1: 7}
 
 
-def test_the_file_is_what_java_reads() -> None:
+def test_encode_file_writes_the_java_format() -> None:
     assert encode_file({Q0: 12}) == (
         b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}'
     )
@@ -89,6 +89,6 @@ def test_the_file_is_what_java_reads() -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"", b"{", b"[]", b'{"offsetTable":{"x":1}}'])
-def test_a_damaged_file_says_so(wrong: bytes) -> None:
+def test_decode_file_rejects_a_damaged_file(wrong: bytes) -> None:
     with pytest.raises(BodyError):
         decode_file(wrong)

@@ -58,7 +58,7 @@ def plan(**more: int | bool) -> PullPlan:
     )
 
 
-def test_the_header_of_a_pull() -> None:
+def test_pull_plan_has_the_header_fields_of_a_pull() -> None:
     assert plan().ext(40, commit=30) == {
         "consumerGroup": "g",
         "topic": "T",
@@ -76,11 +76,11 @@ def test_the_header_of_a_pull() -> None:
 
 
 @pytest.mark.parametrize("commit", [None, 0])
-def test_nothing_to_commit(commit: int | None) -> None:
+def test_pull_plan_without_an_offset_to_commit_clears_the_flag(commit: int | None) -> None:
     assert plan().ext(40, commit)["sysFlag"] == "6"
 
 
-def test_a_lite_pull_says_so() -> None:
+def test_pull_plan_of_a_lite_pull_sets_its_flag() -> None:
     assert plan(lite=True).ext(40)["sysFlag"] == "22"
 
 
@@ -96,7 +96,7 @@ FIELDS = {"suggestWhichBrokerId": "1", "nextBeginOffset": "42", "minOffset": "2"
         (21, PullStatus.OFFSET_ILLEGAL),
     ],
 )
-def test_what_an_answer_means(code: int, status: PullStatus) -> None:
+def test_read_answer_maps_response_codes_to_statuses(code: int, status: PullStatus) -> None:
     answer = read_answer(Header(code=code, opaque=1, flag=1, ext=FIELDS), b"x")
     assert answer is not None
     assert answer.status is status
@@ -105,16 +105,16 @@ def test_what_an_answer_means(code: int, status: PullStatus) -> None:
     assert answer.body == (b"x" if status is PullStatus.FOUND else b"")
 
 
-def test_a_refusal_is_no_answer() -> None:
+def test_read_answer_of_a_rejection_is_none() -> None:
     assert read_answer(Header(code=24, opaque=1, flag=1), b"") is None
 
 
-def test_an_answer_without_an_offset_is_an_error() -> None:
+def test_read_answer_without_an_offset_is_an_error() -> None:
     with pytest.raises(HeaderFieldError, match="nextBeginOffset"):
         read_answer(Header(code=0, opaque=1, flag=1, ext={"suggestWhichBrokerId": "0"}), b"")
 
 
-def test_records_are_found() -> None:
+def test_records_of_finds_every_record() -> None:
     body = stored(entry(b"one"), entry(b"three"))
     records = records_of(body, asked=10)
     assert records.offsets == [10, 11]
@@ -122,24 +122,24 @@ def test_records_are_found() -> None:
     assert [MessageView(body, start).body for start in records.starts] == [b"one", b"three"]
 
 
-def test_no_records() -> None:
+def test_records_of_an_empty_body_is_empty() -> None:
     assert records_of(b"", asked=0).starts == []
 
 
-def test_a_tag_with_the_hash_of_another_is_left_out() -> None:
+def test_records_of_excludes_another_tag_with_the_same_hash() -> None:
     accepts = subscribe("T", "Aa", version=1).accepts_tag
     body = stored(entry(b"1", b"TAGS\x01Aa\x02"), entry(b"2", b"TAGS\x01BB\x02"), entry(b"3"))
     assert records_of(body, asked=10, accepts_tag=accepts).offsets == [10]
 
 
 @pytest.mark.parametrize("cut", [1, 50, 91])
-def test_a_torn_answer_is_an_error(cut: int) -> None:
+def test_records_of_a_torn_response_is_an_error(cut: int) -> None:
     body = stored(entry(b"one"), entry(b"two"))
     with pytest.raises(RecordDamaged, match="does not start a whole record"):
         records_of(body[:-cut], asked=10)
 
 
-def test_a_body_that_was_changed_is_an_error() -> None:
+def test_records_of_a_modified_body_is_an_error() -> None:
     body = bytearray(stored(entry(b"one"), entry(b"two")))
     body[body.index(b"two")] ^= 1
     with pytest.raises(RecordDamaged, match="checksum"):
@@ -148,7 +148,7 @@ def test_a_body_that_was_changed_is_an_error() -> None:
 
 @pytest.mark.parametrize("store_host", [HOST, HOST_V6])
 @pytest.mark.parametrize("compression", [0, flags.COMPRESSED | flags.COMPRESSION_LZ4])
-def test_a_batch_in_one_record_is_taken_apart(store_host: bytes, compression: int) -> None:
+def test_records_of_an_inner_batch_are_unpacked(store_host: bytes, compression: int) -> None:
     inner = encode_batch(
         [(7, b"one", b"TAGS\x01a"), (8, b"two", b""), (9, b"three", b"K\x01v\x02")]
     )
@@ -170,7 +170,7 @@ def test_a_batch_in_one_record_is_taken_apart(store_host: bytes, compression: in
     assert records_of(body, asked=22).offsets == [22, 23]
 
 
-def test_a_retried_message_shows_its_topic() -> None:
+def test_received_message_of_a_retry_shows_the_original_topic() -> None:
     body = stored(entry(b"x", b"RETRY_TOPIC\x01orders\x02", topic="%RETRY%g"))
     queue = MessageQueue(topic="%RETRY%g", broker_name="b", queue_id=3)
     message = ReceivedMessage(body, 0, queue)

@@ -5,11 +5,11 @@ import pytest
 from tianzhou.client.core.consume_rates import ConsumeRates, TopicRates
 
 
-def test_a_topic_nobody_worked_on_has_no_figures() -> None:
+def test_consume_rates_of_an_unused_topic_are_zero() -> None:
     assert ConsumeRates(100.0).of("orders", 160.0) == TopicRates()
 
 
-def test_rates_are_per_second_of_life_and_times_are_averages() -> None:
+def test_consume_rates_are_per_second_and_times_are_averages() -> None:
     rates = ConsumeRates(100.0)
     rates.pulled("orders", 32, 0.004, 101.0)
     rates.pulled("orders", 8, 0.002, 105.0)
@@ -27,7 +27,7 @@ def test_rates_are_per_second_of_life_and_times_are_averages() -> None:
     assert (rates.finished_count, rates.failed_count) == (44, 1)
 
 
-def test_what_is_older_than_a_minute_counts_no_more() -> None:
+def test_consume_rates_ignore_samples_older_than_a_minute() -> None:
     rates = ConsumeRates(0.0)
     for second in range(200):
         rates.finished("orders", 10 if second < 100 else 1, float(second))

@@ -18,7 +18,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_one_is_let_through_however_large() -> None:
+def test_in_flight_limiter_admits_one_send_of_any_size() -> None:
     async def play() -> None:
         limiter = InFlightLimiter(10, 100)
         limiter.acquire(1000)
@@ -28,7 +28,7 @@ def test_one_is_let_through_however_large() -> None:
     asyncio.run(play())
 
 
-def test_a_large_one_that_lands_makes_room_for_several() -> None:
+def test_in_flight_limiter_wakes_several_waiters_for_a_large_release() -> None:
     async def play() -> None:
         limiter = InFlightLimiter(4, 100)
         large = limiter.acquire(1000)
@@ -46,7 +46,7 @@ def test_a_large_one_that_lands_makes_room_for_several() -> None:
 
 
 @pytest.mark.parametrize("is_woken", [False, True])
-def test_who_is_cancelled_holds_up_nobody(is_woken: bool) -> None:
+def test_in_flight_limiter_cancelled_waiter_blocks_no_other(is_woken: bool) -> None:
     async def play() -> None:
         limiter = InFlightLimiter(1, 100)
         generation = limiter.acquire(1)
@@ -64,7 +64,7 @@ def test_who_is_cancelled_holds_up_nobody(is_woken: bool) -> None:
     asyncio.run(play())
 
 
-def test_landed_means_what_was_in_flight_then() -> None:
+def test_in_flight_limiter_drained_waits_for_earlier_sends_only() -> None:
     async def play() -> None:
         limiter = InFlightLimiter(10, 100)
         before = limiter.acquire(1)

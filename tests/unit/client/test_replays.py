@@ -29,14 +29,14 @@ def run_of(number: int, *, is_done: bool = False, where: str = "true") -> Replay
     return ReplayRun(str(number), "g", where, {}, "", {}, number, is_done)
 
 
-def test_entries_survive_a_round_trip_and_other_bodies_are_ignored() -> None:
+def test_replay_entries_round_trip_and_other_bodies_are_ignored() -> None:
     entries = [ReplayedLetters("g", "a", 0, (1, 2), "id"), run_of(1)]
     assert [decode_entry(encode_entry(entry)) for entry in entries] == entries
     for body in (b"", b"{}", b'{"kind": "else"}', b"\xff", b'{"kind": "letters", "group": 1}'):
         assert decode_entry(body) is None
 
 
-def test_has_knows_letters_before_the_floor_and_recorded_ones() -> None:
+def test_replay_record_has_letters_below_the_floor_and_recorded_ones() -> None:
     record = ReplayRecord("g", floors={("a", 0): 2})
     record.add(ReplayedLetters("g", "a", 0, (4,)), 200)
     record.add(ReplayedLetters("other", "a", 0, (3,)), 200)
@@ -45,14 +45,14 @@ def test_has_knows_letters_before_the_floor_and_recorded_ones() -> None:
     assert not record.has("a", letter(4, queue_id=1))
 
 
-def test_has_ignores_entries_that_are_older_than_the_letter() -> None:
+def test_replay_record_has_ignores_entries_older_than_the_letter() -> None:
     record = ReplayRecord("g")
     record.add(ReplayedLetters("g", "a", 0, (4,)), 200)
     assert record.has("a", letter(4, stored_ms=200))
     assert not record.has("a", letter(4, stored_ms=201))
 
 
-def test_beyond_floor_counts_valid_entries_only() -> None:
+def test_replay_record_beyond_floor_counts_valid_entries_only() -> None:
     record = ReplayRecord("g", floors={("a", 0): 3})
     record.add(ReplayedLetters("g", "a", 0, (1, 4)), 200)
     record.add(ReplayedLetters("g", "a", 0, (4, 6)), 300)
@@ -61,7 +61,7 @@ def test_beyond_floor_counts_valid_entries_only() -> None:
     assert record.beyond_floor("a", 1, since_ms=0) == 0
 
 
-def test_unfinished_returns_the_latest_open_run_of_the_same_request() -> None:
+def test_replay_record_unfinished_is_the_latest_open_run_of_a_request() -> None:
     record = ReplayRecord("g")
     for run in (run_of(1), run_of(2), run_of(3), run_of(3, is_done=True), run_of(4, where="x")):
         record.add(run, 100)

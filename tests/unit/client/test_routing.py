@@ -31,7 +31,7 @@ def names(found: tuple[MessageQueue, ...]) -> list[str]:
     return [f"{queue.broker_name}{queue.queue_id}" for queue in found]
 
 
-def test_queues_stand_in_the_order_of_brokers_and_numbers() -> None:
+def test_route_queues_are_ordered_by_broker_and_number() -> None:
     route = route_of("t", data(queues("b"), queues("a"), a={0: "h:1"}, b={0: "h:2", 1: "h:3"}))
     assert names(route.write_queues) == ["a0", "a1", "b0", "b1"]
     assert names(route.read_queues) == ["a0", "a1", "a2", "b0", "b1", "b2"]
@@ -42,24 +42,24 @@ def test_queues_stand_in_the_order_of_brokers_and_numbers() -> None:
     assert route.any_address("z") is None
 
 
-def test_a_broker_without_a_master_is_read_but_not_written() -> None:
+def test_route_of_a_broker_without_a_master_has_only_read_queues() -> None:
     route = route_of("t", data(queues("a"), a={1: "h:1"}))
     assert route.write_queues == ()
     assert names(route.read_queues) == ["a0", "a1", "a2"]
 
 
 @pytest.mark.parametrize(("perm", "write", "read"), [(6, 2, 3), (4, 0, 3), (2, 2, 0), (1, 0, 0)])
-def test_permissions_decide_which_queues_there_are(perm: int, write: int, read: int) -> None:
+def test_route_queues_follow_the_topic_permissions(perm: int, write: int, read: int) -> None:
     route = route_of("t", data(queues("a", perm=perm), a={0: "h:1"}))
     assert (len(route.write_queues), len(route.read_queues)) == (write, read)
 
 
-def test_an_ordered_topic_keeps_its_queues_while_a_broker_is_away() -> None:
+def test_route_of_an_ordered_topic_keeps_queues_of_an_absent_broker() -> None:
     route = route_of("t", data(queues("a"), order="a:2;b:1; ;c;d:x", a={0: "h:1"}))
     assert names(route.write_queues) == ["a0", "a1", "b0"]
 
 
-def test_a_borrowed_route_has_as_many_queues_as_will_be_made() -> None:
+def test_default_route_has_as_many_queues_as_will_be_created() -> None:
     default = data(
         queues("a", perm=7, write=8, read=8),
         queues("b", perm=7, write=2, read=2),
@@ -74,18 +74,18 @@ def test_a_borrowed_route_has_as_many_queues_as_will_be_made() -> None:
     assert {queue.topic for queue in route.write_queues} == {"fresh"}
 
 
-def test_addresses_are_masters_or_everybody() -> None:
+def test_addresses_of_returns_masters_or_all_members() -> None:
     routes = [route_of("t", data(queues("a"), a={0: "h:1", 1: "h:2"}))]
     assert addresses_of(routes, masters_only=True) == {"h:1"}
     assert addresses_of(routes, masters_only=False) == {"h:1", "h:2"}
 
 
-def test_name_servers_are_a_list_of_addresses() -> None:
+def test_parse_nameservers_splits_a_list_of_addresses() -> None:
     assert parse_nameservers("a:1;b:2, a:1 ;") == ("a:1", "b:2")
     assert split_address("[::1]:9876") == ("::1", 9876)
 
 
-def test_a_name_server_without_a_port_has_9876() -> None:
+def test_parse_nameservers_adds_the_default_port() -> None:
     assert parse_nameservers("mq.example;10.0.0.1:1;[::1]") == (
         "mq.example:9876",
         "10.0.0.1:1",
@@ -100,7 +100,7 @@ def test_a_name_server_without_a_port_has_9876() -> None:
         ({"NAMESRV_ADDR": "b:2", "TIANZHOU_NAMESERVER": "a"}, ("a:9876",)),
     ],
 )
-def test_a_client_without_an_address_asks_the_environment(
+def test_parse_nameservers_without_an_address_reads_the_environment(
     variables: dict[str, str], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NAMESRV_ADDR", "TIANZHOU_NAMESERVER"):
@@ -114,12 +114,12 @@ def test_a_client_without_an_address_asks_the_environment(
 
 
 @pytest.mark.parametrize("text", ["", " ; ", "host:", ":9876", "host:0", "host:70000"])
-def test_what_is_no_address_is_refused_with_its_text(text: str) -> None:
+def test_parse_nameservers_rejects_an_invalid_address(text: str) -> None:
     with pytest.raises(UsageError, match="host:port"):
         parse_nameservers(text)
 
 
-def test_options_are_checked() -> None:
+def test_client_options_with_invalid_values_are_rejected() -> None:
     with pytest.raises(UsageError, match="call_timeout_s is 0"):
         ClientOptions(call_timeout_s=0)
     with pytest.raises(UsageError, match="instance_name 'a@b'"):

@@ -52,18 +52,18 @@ def rotation(latencies: Latencies, choice: QueueChoice = QueueChoice.ROUND_ROBIN
         (99_999, 30_000),
     ],
 )
-def test_the_table_of_latencies(latency_ms: int, alone_ms: int) -> None:
+def test_left_alone_ms_grows_with_the_latency(latency_ms: int, alone_ms: int) -> None:
     assert left_alone_ms(latency_ms) == alone_ms
 
 
-def test_queues_have_their_turn_from_anywhere_on() -> None:
+def test_rotation_chooses_queues_in_turn() -> None:
     turns = rotation(Latencies())
     found = queues(a=2, b=1)
     chosen = [turns.choose(found, (), 0.0) for _ in range(6)]
     assert chosen == [found[2], found[0], found[1]] * 2
 
 
-def test_a_failed_broker_is_left_alone_for_ten_seconds() -> None:
+def test_rotation_avoids_a_failed_broker_for_ten_seconds() -> None:
     latencies = Latencies()
     turns, found = rotation(latencies), queues(a=2, b=2)
     latencies.failed("a", 100.0)
@@ -74,7 +74,7 @@ def test_a_failed_broker_is_left_alone_for_ten_seconds() -> None:
     assert latencies.is_calm
 
 
-def test_when_all_are_in_trouble_one_is_chosen_all_the_same() -> None:
+def test_rotation_chooses_a_failed_broker_if_all_failed() -> None:
     latencies = Latencies()
     turns, found = rotation(latencies), queues(a=1, b=1)
     latencies.failed("a", 0.0)
@@ -84,7 +84,7 @@ def test_when_all_are_in_trouble_one_is_chosen_all_the_same() -> None:
     assert turns.choose(found, ["a", "b"], 1.0) in found
 
 
-def test_the_fastest_is_chosen_after_each_was_tried() -> None:
+def test_rotation_chooses_the_fastest_after_each_was_tried() -> None:
     latencies = Latencies()
     turns, found = rotation(latencies, QueueChoice.LEAST_LATENCY), queues(a=2, b=2, c=1)
     for name, latency in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
@@ -96,7 +96,9 @@ def test_the_fastest_is_chosen_after_each_was_tried() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=3), st.sets(st.sampled_from("abc")))
-def test_nobody_is_avoided_in_vain(avoid: list[str], failed: set[str]) -> None:
+def test_rotation_chooses_an_avoided_broker_only_if_no_other_is_left(
+    avoid: list[str], failed: set[str]
+) -> None:
     """Good and not avoided, if there is such a one; or else not avoided, if there is."""
     for choice in QueueChoice:
         latencies = Latencies()
@@ -107,7 +109,7 @@ def test_nobody_is_avoided_in_vain(avoid: list[str], failed: set[str]) -> None:
         assert chosen in best
 
 
-def test_a_key_has_the_queue_that_java_gives_it() -> None:
+def test_queue_for_key_equals_java() -> None:
     """By String.hashCode, also where that is negative."""
     found = queues(a=4)
     assert queue_for_key(found, "a").queue_id == 97 % 4
@@ -115,7 +117,7 @@ def test_a_key_has_the_queue_that_java_gives_it() -> None:
     assert queue_for_key(queues(a=7), "订单-1").queue_id == 1_085_411_543 % 7
 
 
-def test_what_decides_where_a_message_goes() -> None:
+def test_pick_of_prefers_queue_then_selector_then_sharding_key() -> None:
     found = tuple(queues(a=4))
     route = TopicRoute("t", found, found, {})
     free, keyed = Message("t", b"x"), Message("t", b"x", sharding_key="a")
@@ -129,7 +131,7 @@ def test_what_decides_where_a_message_goes() -> None:
     assert [pick(route).queue_id for pick in picks if pick is not None] == [0, 1, 2, 3]
 
 
-def test_batch_with_one_sharding_key_goes_to_the_queue_of_the_key() -> None:
+def test_pick_of_batch_with_one_sharding_key_is_the_queue_of_the_key() -> None:
     route = TopicRoute("t", tuple(queues(a=7)), (), {})
     batch = [Message("t", b"x"), Message("t", b"x", sharding_key="k"), Message("t", b"x")]
     pick = pick_of_batch(batch, None)
@@ -138,7 +140,7 @@ def test_batch_with_one_sharding_key_goes_to_the_queue_of_the_key() -> None:
     assert pick_of_batch([Message("t", b"x")] * 2, None) is None
 
 
-def test_batch_with_different_sharding_keys_is_refused_unless_the_queue_is_given() -> None:
+def test_pick_of_batch_with_different_keys_and_no_queue_is_rejected() -> None:
     batch = [Message("t", b"x", sharding_key=key) for key in ("k", "l")]
     with pytest.raises(UsageError, match="sharding keys 'k' and 'l'"):
         pick_of_batch(batch, None)

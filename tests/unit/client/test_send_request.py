@@ -28,7 +28,7 @@ def answer(code: int = 0, **ext: str) -> Header:
     return Header(code=code, opaque=1, flag=RESPONSE_FLAG, ext=ext)
 
 
-def test_the_fields_of_a_send_are_those_of_the_protocol() -> None:
+def test_send_request_has_the_fields_of_the_protocol() -> None:
     request = message_request(Message("t", b"x", tags="a", flag=9), "ID1", sys_flag=4)
     fields = SendMessageV2Request.from_ext(FIELDS.ext(request, QUEUE, 1_700_000_000_000))
     assert fields == SendMessageV2Request(
@@ -45,7 +45,7 @@ def test_the_fields_of_a_send_are_those_of_the_protocol() -> None:
     )
 
 
-def test_a_batch_carries_each_message_with_its_own_id() -> None:
+def test_batch_request_has_an_id_for_each_message() -> None:
     messages = [Message("t", b"1", tags="a"), Message("t", b"22", flag=5)]
     request = batch_request(messages, ["ID1", "ID2"])
     assert request.code == RequestCode.SEND_BATCH_MESSAGE
@@ -60,7 +60,7 @@ def test_a_batch_carries_each_message_with_its_own_id() -> None:
 
 
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
-def test_bodies_are_compressed_from_a_size_on(kind: Compression) -> None:
+def test_send_request_compresses_bodies_from_the_threshold(kind: Compression) -> None:
     small = message_request(Message("t", b"a" * 99), "ID", compress=kind, over_bytes=100)
     assert (small.body, small.sys_flag) == (b"a" * 99, 0)
     large = message_request(
@@ -80,7 +80,7 @@ def test_bodies_are_compressed_from_a_size_on(kind: Compression) -> None:
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_four_answers_mean_stored(code: int, status: SendStatus) -> None:
+def test_results_of_four_response_codes_are_stored(code: int, status: SendStatus) -> None:
     request = message_request(Message("t", b"x"), "ID1")
     (result,) = (
         results_of(
@@ -106,16 +106,16 @@ def test_four_answers_mean_stored(code: int, status: SendStatus) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 2, 13, 14, 16, 17, 29, 31_999])
-def test_others_mean_not_stored(code: int) -> None:
+def test_results_of_other_response_codes_are_none(code: int) -> None:
     assert results_of(answer(code), message_request(Message("t", b"x"), "ID1"), QUEUE) is None
 
 
-def test_an_answer_without_its_fields_is_noticed() -> None:
+def test_results_of_a_response_without_its_fields_raise() -> None:
     with pytest.raises(KeyError):
         results_of(answer(), message_request(Message("t", b"x"), "ID1"), QUEUE)
 
 
-def test_the_answer_to_a_batch_is_one_for_each() -> None:
+def test_results_of_a_batch_are_one_for_each_message() -> None:
     request = batch_request([Message("t", b"%d" % n) for n in range(3)], ["A", "B", "C"])
     results = results_of(answer(msgId="X,Y,Z", queueId="3", queueOffset="5"), request, QUEUE) or []
     assert [(r.message_id, r.offset_id, r.queue_offset) for r in results] == [
@@ -128,12 +128,12 @@ def test_the_answer_to_a_batch_is_one_for_each() -> None:
     assert [(r.offset_id, r.queue_offset) for r in results] == [("X", 5), ("X", 6), ("X", 7)]
 
 
-def test_a_message_that_waits_elsewhere_says_where() -> None:
+def test_results_of_a_delayed_message_name_the_queue_of_the_response() -> None:
     request = message_request(Message("t", b"x", delay_level=2), "ID1")
     (result,) = results_of(answer(msgId="X", queueId="1", queueOffset="5"), request, QUEUE) or []
     assert result.queue.queue_id == 1
 
 
-def test_no_batch_for_a_retry_topic() -> None:
+def test_check_batchable_rejects_a_retry_topic() -> None:
     with pytest.raises(UsageError, match="takes no batches"):
         check_batchable([Message("%RETRY%g", b"x")])

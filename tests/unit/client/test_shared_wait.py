@@ -79,7 +79,7 @@ def test_shared_wait_passes_the_error_of_its_event_to_all() -> None:
     asyncio.run(body())
 
 
-def test_closing_shared_waits_ends_them_with_client_closed() -> None:
+def test_shared_wait_close_ends_waiters_with_client_closed() -> None:
     async def body() -> None:
         log = Log()
 
@@ -96,7 +96,7 @@ def test_closing_shared_waits_ends_them_with_client_closed() -> None:
     asyncio.run(body())
 
 
-def test_waiter_that_waits_again_when_called_back_starts_a_new_event() -> None:
+def test_shared_wait_added_in_a_callback_starts_a_new_event() -> None:
     async def body() -> None:
         log, starts = Log(), list[str]()
 

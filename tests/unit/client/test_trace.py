@@ -38,12 +38,12 @@ PUB_TEXT = (
 )
 
 
-def test_a_publish_is_written_as_java_writes_it() -> None:
+def test_encode_trace_of_a_publish_equals_java() -> None:
     assert encode_trace([PUB]) == PUB_TEXT.encode()
     assert decode_trace(PUB_TEXT) == [PUB]
 
 
-def test_the_other_kinds() -> None:
+def test_encode_trace_of_the_other_kinds_equals_java() -> None:
     text = (
         "SubBefore\x015\x01r\x01readers\x01REQ\x01ID\x012\x01k\x02"
         "SubAfter\x01REQ\x01ID\x017\x01false\x01k\x014\x019\x01readers\x02"
@@ -65,7 +65,7 @@ def test_the_other_kinds() -> None:
     assert encode_trace(records) == text.encode()
 
 
-def test_old_and_foreign_records_are_read() -> None:
+def test_decode_trace_reads_old_and_foreign_records() -> None:
     short = PUB_TEXT.replace("\x010A000001", "")
     (old,) = decode_trace(short)
     assert isinstance(old, Published)
@@ -79,7 +79,7 @@ def test_old_and_foreign_records_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["Pub\x011\x02", "Pub\x01soon\x01r\x01g\x01t\x01ID\x02"])
-def test_what_is_no_record_is_said_to_be_none(text: str) -> None:
+def test_decode_trace_rejects_an_invalid_record(text: str) -> None:
     with pytest.raises(TraceError, match="trace record"):
         decode_trace(text)
 
@@ -109,17 +109,17 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max
         )
     )
 )
-def test_records_come_back_as_they_were(records: list[TraceRecord]) -> None:
+def test_trace_round_trip_keeps_records(records: list[TraceRecord]) -> None:
     assert decode_trace(encode_trace(records)) == records
 
 
-def test_a_separator_in_a_key_does_not_make_two_records() -> None:
+def test_encode_trace_replaces_separators_in_values() -> None:
     (record,) = decode_trace(
         encode_trace([Recalled(timestamp_ms=1, group="g\x02", topic="t\x01t", message_id="ID")])
     )
     assert record == Recalled(timestamp_ms=1, group="g ", topic="t t", message_id="ID")
 
 
-def test_a_trace_is_found_by_ids_and_keys() -> None:
+def test_keys_of_a_trace_are_its_ids_and_keys() -> None:
     recalled = Recalled(timestamp_ms=1, group="g", topic="t", message_id="R1")
     assert keys_of([PUB, recalled]) == {"7F0000010001", "k1", "k2", "R1"}

@@ -14,14 +14,14 @@ def filled(*offsets: int, size: int = 10) -> Window:
     return window
 
 
-def test_an_empty_window_may_commit_what_it_pulled() -> None:
+def test_window_without_messages_commits_the_pulled_offset() -> None:
     window = Window(7)
     assert window.committable == 7
     window.add([], [], 12)
     assert (window.committable, window.next_offset, window.count) == (12, 12, 0)
 
 
-def test_the_third_may_not_be_committed_before_the_first() -> None:
+def test_window_commits_only_up_to_the_first_unfinished_message() -> None:
     """Seed 001: three threads, the last one is done first."""
     window = filled(1, 2, 3)
     assert window.finish(3)
@@ -32,7 +32,7 @@ def test_the_third_may_not_be_committed_before_the_first() -> None:
     assert window.committable == 4
 
 
-def test_filtered_offsets_count_as_done() -> None:
+def test_window_counts_filtered_offsets_as_finished() -> None:
     window = Window(0)
     window.add([2, 5], [1, 1], 9)
     assert window.committable == 2
@@ -42,7 +42,7 @@ def test_filtered_offsets_count_as_done() -> None:
     assert window.committable == 9
 
 
-def test_finishing_twice_changes_nothing() -> None:
+def test_window_finish_twice_changes_nothing() -> None:
     window = filled(4, 5)
     assert window.finish(4)
     assert not window.finish(4)
@@ -50,21 +50,21 @@ def test_finishing_twice_changes_nothing() -> None:
     assert (window.count, window.bytes, window.committable) == (1, 10, 5)
 
 
-def test_too_many() -> None:
+def test_window_with_too_many_messages_has_no_room() -> None:
     window = filled(1, 2, 3)
     assert window.room(SMALL) is Room.TOO_MANY
     window.finish(2)
     assert window.room(SMALL) is Room.FREE
 
 
-def test_too_large() -> None:
+def test_window_with_too_many_bytes_has_no_room() -> None:
     window = filled(1, size=100)
     assert window.room(SMALL) is Room.TOO_LARGE
     window.finish(1)
     assert window.room(SMALL) is Room.FREE
 
 
-def test_too_wide_only_without_order() -> None:
+def test_window_with_a_too_wide_span_has_no_room_unless_orderly() -> None:
     window = filled(1)
     window.add([], [], 12)
     assert window.room(SMALL) is Room.TOO_WIDE
@@ -73,7 +73,7 @@ def test_too_wide_only_without_order() -> None:
     assert window.room(SMALL) is Room.FREE
 
 
-def test_a_topic_shares_its_limit() -> None:
+def test_flow_limits_of_a_topic_are_shared_by_its_queues() -> None:
     limits = FlowLimits(topic_count=100, topic_bytes=10)
     assert limits.shared_by(3).queue_count == 33
     assert limits.shared_by(30).queue_bytes == 1
@@ -81,13 +81,13 @@ def test_a_topic_shares_its_limit() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["queue_count", "queue_bytes", "queue_span", "topic_count"])
-def test_limits_must_allow_something(wrong: str) -> None:
+def test_flow_limits_of_zero_are_rejected(wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong):
         FlowLimits(**{wrong: 0})
     assert UNLIMITED == -1
 
 
-def test_last() -> None:
+def test_window_last_is_the_highest_unfinished_offset() -> None:
     window = filled(3, 4)
     assert window.last == 4
     window.finish(3)

@@ -13,7 +13,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_lines_of_rocketmq(tmp_path: Path) -> None:
+def test_config_file_of_rocketmq_is_parsed(tmp_path: Path) -> None:
     path = write(
         tmp_path / "broker.conf",
         "# a comment\n! another\n\n  # indented\n  \nbrokerName = broker-a \r\n"
@@ -29,7 +29,7 @@ def test_lines_of_rocketmq(tmp_path: Path) -> None:
     }
 
 
-def test_every_line_that_is_none_is_named(tmp_path: Path) -> None:
+def test_config_file_with_invalid_lines_reports_each(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.conf", "a=1\n# fine\nbrokerName broker-a\nha_secret: hush\nx\n")
     with pytest.raises(UsageError) as caught:
         read(path)
@@ -39,19 +39,19 @@ def test_every_line_that_is_none_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_toml_has_types(tmp_path: Path) -> None:
+def test_config_file_in_toml_keeps_types(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.toml", 'port = 1\nhost = "::1"\nhours = [4, 5]\nfast = true\n')
     assert read(path) == {"port": 1, "host": "::1", "hours": [4, 5], "fast": True}
 
 
-def test_toml_that_is_none_is_named(tmp_path: Path) -> None:
+def test_config_file_with_invalid_toml_reports_the_line(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.toml", "port = \n")
     with pytest.raises(UsageError, match=rf"^{path}: .*line 1"):
         read(path)
 
 
 @pytest.mark.parametrize("name", ["broker.conf", "broker.toml"])
-def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
+def test_config_file_that_is_not_utf_8_is_rejected(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, "# 注释\na='b'\n".encode("gbk"))
     with pytest.raises(UsageError, match=rf"^{path} is not UTF-8"):
         read(path)
@@ -69,7 +69,7 @@ class Second:
     shared: str = setting("", help="…")
 
 
-def test_two_kinds_of_settings_from_one_file() -> None:
+def test_load_all_divides_settings_between_classes() -> None:
     (first, second), unknown = load_all(
         (First, Second), {"size": "3", "zebra": 1, "listenPort": "4", "shared": "s", "ape": 2}
     )
@@ -77,7 +77,7 @@ def test_two_kinds_of_settings_from_one_file() -> None:
     assert unknown == ["ape", "zebra"]
 
 
-def test_problems_of_both_are_told_together() -> None:
+def test_load_all_reports_problems_of_all_classes() -> None:
     with pytest.raises(SettingsError) as caught:
         load_all((First, Second), {"listenPort": "x", "size": 10})
     one, other = caught.value.problems

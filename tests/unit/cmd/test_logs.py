@@ -33,26 +33,26 @@ def quiet_root() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
-def test_text_has_time_level_event_and_fields() -> None:
+def test_text_log_has_time_level_event_and_fields() -> None:
     line = TextFormatter().format(record("client.%s", "gone", client="c1", count=3))
     time, _, rest = line.partition(" WARNING ")
     assert len(time) == len("2023-11-14 22:13:20,000")
     assert rest == "client.gone client=c1 count=3"
 
 
-def test_what_peers_sent_can_not_write_lines_of_its_own() -> None:
+def test_text_log_escapes_untrusted_values() -> None:
     line = TextFormatter().format(record("topic.refused", topic="a\nERROR b\x1b[31m", name2="é"))
     assert line.endswith(r" topic=a\nERROR b\x1b[31m name2=\xe9")
     assert "\n" not in line
 
 
-def test_long_values_are_cut() -> None:
+def test_text_log_truncates_long_values() -> None:
     line = TextFormatter().format(record("e", text="x" * 1000, number=10**300))
     text, number = line.partition(" text=")[2].split(" number=")
     assert (len(text), len(number)) == (256, 256)
 
 
-def test_an_exception_follows_in_lines_of_its_own() -> None:
+def test_text_log_indents_the_lines_of_an_exception() -> None:
     first, *rest = TextFormatter().format(failing()).splitlines()
     assert first.endswith("disk.failed")
     assert rest[0] == "    Traceback (most recent call last):"
@@ -60,7 +60,7 @@ def test_an_exception_follows_in_lines_of_its_own() -> None:
     assert all(line.startswith("    ") for line in rest), "they are no entries of the log"
 
 
-def test_json_is_one_line_with_everything() -> None:
+def test_json_log_is_one_line_with_every_field() -> None:
     text = JsonFormatter().format(record("client.gone", client="é\n", count=3))
     assert "\n" not in text
     line = json.loads(text)
@@ -73,7 +73,7 @@ def test_json_is_one_line_with_everything() -> None:
     }
 
 
-def test_json_keeps_an_exception_within_the_line() -> None:
+def test_json_log_keeps_an_exception_in_the_line() -> None:
     text = JsonFormatter().format(failing())
     assert "\n" not in text
     assert json.loads(text)["trace"].endswith("No such file or directory: '/nowhere'")
@@ -95,7 +95,7 @@ def test_logs_go_to_the_error_stream(capsys: pytest.CaptureFixture[str], as_json
 
 
 @pytest.mark.usefixtures("quiet_root")
-def test_a_sentence_is_plain_for_people_and_an_event_for_programs(
+def test_say_prints_text_or_logs_a_json_event(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     set_up(as_json=False)

@@ -31,7 +31,7 @@ class Part:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_a_signal_and_stops_in_reverse_order(number: signal.Signals) -> None:
+def test_serve_stops_in_reverse_order_at_a_signal(number: signal.Signals) -> None:
     stopped: list[str] = []
 
     async def start() -> list[serve.Running]:
@@ -42,7 +42,7 @@ def test_it_serves_until_a_signal_and_stops_in_reverse_order(number: signal.Sign
     assert stopped == ["broker", "names"]
 
 
-def test_what_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_gives_up_on_a_server_that_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "STOP_S", 0.01)
     stopped: list[str] = []
 
@@ -55,7 +55,7 @@ def test_what_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stopped == ["broker"]
 
 
-def test_a_start_that_fails_is_the_end() -> None:
+def test_serve_raises_the_error_of_a_failed_start() -> None:
     async def start() -> list[serve.Running]:
         raise OSError(98, "address already in use")
 
@@ -63,7 +63,7 @@ def test_a_start_that_fails_is_the_end() -> None:
         serve.run(start)
 
 
-def test_the_ready_file_is_whole_and_alone(tmp_path: Path) -> None:
+def test_ready_file_replaces_the_old_one_and_leaves_no_other(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     path.write_text("of the last run, and much longer than what comes now")
     ready_file.write(path, {"broker": "h:1", "pid": 7})
@@ -72,7 +72,7 @@ def test_the_ready_file_is_whole_and_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("server", [up, nameserver, broker], ids=lambda server: server.name)
-def test_a_ready_file_that_can_not_come_stops_the_start(
+def test_ready_file_in_a_missing_directory_stops_the_start(
     server: click.Command, tmp_path: Path
 ) -> None:
     """Nothing has started by then: no store is made."""
@@ -82,13 +82,13 @@ def test_a_ready_file_that_can_not_come_stops_the_start(
     assert "missing does not exist; create it first" in outcome.output
 
 
-def test_broker_names_the_option_of_an_invalid_nameserver(tmp_path: Path) -> None:
+def test_broker_with_an_invalid_nameserver_reports_the_option(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(broker, ["-n", "a:b:c", "--data", str(tmp_path / "data")])
     assert "(from -n/--nameserver)" in f"{outcome.output}{outcome.exception}"
     assert not (tmp_path / "data").exists()
 
 
-def test_people_and_whoever_waits_are_told(
+def test_announce_prints_a_line_and_writes_the_ready_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve.announce("Broker h:1", None, {})
@@ -99,7 +99,7 @@ def test_people_and_whoever_waits_are_told(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_nothing_is_said_where_only_this_machine_can_reach_us(
+def test_warn_if_exposed_on_a_local_address_prints_nothing(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve.warn_if_exposed(host, "the Broker", serve.OPEN_BROKER)
@@ -107,7 +107,9 @@ def test_nothing_is_said_where_only_this_machine_can_reach_us(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker.example.com"])
-def test_a_line_is_said_where_others_can(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warn_if_exposed_on_a_public_address_prints_a_warning(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     serve.warn_if_exposed(host, "the Broker", serve.OPEN_BROKER, serve.OPEN_NAMES)
     out, err = capsys.readouterr()
     assert out == ""
@@ -119,9 +121,7 @@ def test_a_line_is_said_where_others_can(host: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("mode", "refused"), [(0o700, False), (0o755, False), (0o770, True), (0o702, True)]
 )
-def test_a_directory_that_others_can_write_is_refused(
-    tmp_path: Path, mode: int, refused: bool
-) -> None:
+def test_directory_writable_by_others_is_rejected(tmp_path: Path, mode: int, refused: bool) -> None:
     serve.refuse_shared(tmp_path / "to be made")
     directory = tmp_path / "data"
     directory.mkdir()
@@ -133,7 +133,7 @@ def test_a_directory_that_others_can_write_is_refused(
         serve.refuse_shared(directory)
 
 
-def test_a_python_without_assertions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_rejects_a_python_without_assertions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=1))
     with pytest.raises(SystemExit, match="do not run with -O"):
         serve.prepare(as_json=False, log_file=None)

@@ -48,20 +48,20 @@ def facts(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
         ("port=2", {}, ("listenPort=4", "port=5"), 5),
     ],
 )
-def test_a_later_source_wins_whatever_the_spelling(
+def test_server_settings_later_source_wins_in_any_spelling(
     tmp_path: Path, file: str, environment: dict[str, str], changes: tuple[str, ...], wanted: int
 ) -> None:
     config, unknown = load(Config, taken(tmp_path, file, environment, *changes).values)
     assert (config.port, unknown) == (wanted, [])
 
 
-def test_an_option_wins_over_everything(tmp_path: Path) -> None:
+def test_server_settings_option_wins_over_all_sources(tmp_path: Path) -> None:
     given = taken(tmp_path, "port=2", {"TIANZHOU_PORT": "3"}, "port=4")
     given.put("listenPort", 5, "--port")
     assert load(Config, given.values)[0].port == 5
 
 
-def test_every_wrong_change_is_named_with_the_setting_it_may_mean(tmp_path: Path) -> None:
+def test_server_settings_invalid_set_options_get_suggestions(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         taken(tmp_path, "", None, "flush_mod=sync", "novel=1", "port", "=1", "ha_secret")
     assert caught.value.problems == [
@@ -82,7 +82,7 @@ def test_every_wrong_change_is_named_with_the_setting_it_may_mean(tmp_path: Path
         ("", {}, ("port=10",), "listenPort = 10: must be from 0 to 9 (from --set)"),
     ],
 )
-def test_a_wrong_value_says_where_it_was_given(
+def test_server_settings_invalid_value_reports_its_source(
     tmp_path: Path, file: str, environment: dict[str, str], changes: tuple[str, ...], wanted: str
 ) -> None:
     given = taken(tmp_path, file, environment, *changes)
@@ -91,7 +91,7 @@ def test_a_wrong_value_says_where_it_was_given(
     assert caught.value.problems == [wanted.format(file=tmp_path / "broker.conf")]
 
 
-def test_an_unknown_name_of_a_file_is_logged_with_a_suggestion(
+def test_server_settings_unknown_name_in_a_file_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = taken(tmp_path, "flushDiskTyp=sync\nnovel=1\n")
@@ -103,7 +103,7 @@ def test_an_unknown_name_of_a_file_is_logged_with_a_suggestion(
     ]
 
 
-def test_only_misspelt_variables_are_logged(
+def test_server_settings_log_misspelt_variables_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Settings of other servers, variables of other tools and empty ones are not ours to name."""
@@ -121,6 +121,6 @@ def test_only_misspelt_variables_are_logged(
     ]
 
 
-def test_a_service_link_of_kubernetes_is_not_a_port(tmp_path: Path) -> None:
+def test_server_settings_ignore_a_kubernetes_service_link(tmp_path: Path) -> None:
     given = taken(tmp_path, "", {"TIANZHOU_PORT": "tcp://10.0.0.1:9876"})
     assert load(Config, given.values)[0].port == 1

@@ -28,27 +28,27 @@ def logged_in(door: Access, now_s: float = 0.0) -> str:
     return session
 
 
-def test_a_password_is_kept_as_a_hash(kept: str) -> None:
+def test_password_hash_matches_only_its_password(kept: str) -> None:
     assert PASSWORD not in kept
     assert is_password(PASSWORD, kept)
     assert not is_password(PASSWORD + "x", kept)
     assert hash_of(PASSWORD) != kept  # another salt
 
 
-def test_passwords_differ_and_can_be_copied() -> None:
+def test_new_passwords_are_distinct_and_ascii() -> None:
     made = {new_password() for _ in range(100)}
     assert len(made) == 100
     assert all(len(one) == 20 and one.isascii() for one in made)
 
 
-def test_without_a_password_everybody_is_known() -> None:
+def test_access_without_a_password_admits_everyone() -> None:
     door = Access(None)
     assert door.is_open
     assert door.is_known("", 0.0)
     assert door.login("", "10.1.1.1", 0.0) is Login.WRONG
 
 
-def test_s40_a_session_ends_when_nobody_uses_it(kept: str) -> None:
+def test_s40_session_expires_when_it_is_unused(kept: str) -> None:
     door = Access(kept)
     session = logged_in(door)
     assert not door.is_known("", 1.0)
@@ -58,21 +58,21 @@ def test_s40_a_session_ends_when_nobody_uses_it(kept: str) -> None:
     assert not door.is_known(session, 4 * SESSION_S)
 
 
-def test_s40_a_page_that_nobody_touches_keeps_no_session_alive(kept: str) -> None:
+def test_s40_session_is_not_kept_alive_by_automatic_refreshes(kept: str) -> None:
     door = Access(kept)
     session = logged_in(door)
     assert door.is_known(session, SESSION_S - 1, by_itself=True)
     assert not door.is_known(session, SESSION_S + 1)
 
 
-def test_s40_logging_out_ends_it_at_once(kept: str) -> None:
+def test_s40_logout_ends_the_session(kept: str) -> None:
     door = Access(kept)
     session = logged_in(door)
     door.logout(session)
     assert not door.is_known(session, 1.0)
 
 
-def test_a_password_is_worked_out_once(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_verifies_a_password_hash_once(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     door = Access(kept)
     logged_in(door)
 
@@ -83,7 +83,7 @@ def test_a_password_is_worked_out_once(kept: str, monkeypatch: pytest.MonkeyPatc
     logged_in(door)
 
 
-def test_s40_guessing_is_slowed_down(kept: str) -> None:
+def test_s40_login_after_many_wrong_passwords_is_throttled(kept: str) -> None:
     door = Access(kept)
     for _ in range(TRIES_MAX):
         assert door.login("wrong", "10.1.1.1", 0.0) is Login.WRONG
@@ -93,21 +93,21 @@ def test_s40_guessing_is_slowed_down(kept: str) -> None:
     assert isinstance(door.login(PASSWORD, "10.1.1.1", TRIES_S + 1), str)
 
 
-def test_s40_many_addresses_do_not_help(kept: str) -> None:
+def test_s40_login_throttle_covers_many_addresses(kept: str) -> None:
     door = Access(kept)
     found = [door.login("wrong", f"10.1.1.{number}", 0.0) for number in range(5 * TRIES_MAX)]
     assert found.count(Login.WRONG) == 4 * TRIES_MAX
     assert found[-1] is Login.TOO_OFTEN
 
 
-def test_there_is_a_limit_to_sessions(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_limits_the_number_of_sessions(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "SESSIONS_MAX", 2)
     door = Access(kept)
     sessions = [logged_in(door, float(number)) for number in range(3)]
     assert [door.is_known(one, 3.0) for one in sessions] == [False, True, True]
 
 
-def test_s42_a_token_is_of_one_session() -> None:
+def test_s42_token_is_valid_for_one_session() -> None:
     door = Access(None)
     assert door.is_token(door.token("a"), "a")
     assert not door.is_token(door.token("a"), "b")

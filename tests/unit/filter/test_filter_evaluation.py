@@ -160,7 +160,7 @@ ROWS: list[tuple[str, Said]] = [
 
 
 @pytest.mark.parametrize(("text", "said"), ROWS, ids=[text for text, _ in ROWS])
-def test_evaluation(text: str, said: Said) -> None:
+def test_filter_evaluates_to_the_expected_value(text: str, said: Said) -> None:
     expression = compile_sql(text)
     assert expression.matches(encode(MESSAGE)) is (said is True)
     if said == ERROR:

@@ -32,12 +32,14 @@ MANY = " AND ".join([FEW] * FINDS_MAX)
         (b"a\x02region\x01x\x01", False),
     ],
 )
-def test_matches(text: str, properties: bytes, expected: bool) -> None:
+def test_expression_matches_the_expected_properties(
+    text: str, properties: bytes, expected: bool
+) -> None:
     assert compile_sql(text).matches(properties) is expected
 
 
 @pytest.mark.parametrize("size", [FIND_BYTES_MAX, FIND_BYTES_MAX + 1])
-def test_long_property_strings(size: int) -> None:
+def test_expression_finds_properties_in_long_strings(size: int) -> None:
     properties = b"a\x017\x02region\x01x\x02"
     filler = b"xa\x01" * size
     expression = compile_sql(FEW)
@@ -45,17 +47,17 @@ def test_long_property_strings(size: int) -> None:
     assert not expression.matches(filler[:size])
 
 
-def test_what_an_expression_knows_of_itself() -> None:
+def test_expression_has_its_text_and_property_names() -> None:
     expression = compile_sql(MANY)
     assert expression.text == MANY
     assert expression.names == {"a", "region"}
 
 
-def test_properties_of_the_system_are_properties() -> None:
+def test_expression_can_use_system_properties() -> None:
     assert compile_sql("TAGS = 'pear' AND KEYS IS NULL").matches(b"TAGS\x01pear\x02")
 
 
-def test_the_error_says_where() -> None:
+def test_compile_sql_error_has_the_position() -> None:
     with pytest.raises(UsageError, match=r"^character 5: expected a property or a number") as found:
         compile_sql("a > 'x'")
     assert isinstance(found.value, FilterError)

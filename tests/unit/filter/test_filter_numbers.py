@@ -48,33 +48,33 @@ NOT_WHOLE = [
 
 
 @pytest.mark.parametrize(("text", "value"), WHOLE)
-def test_whole(text: str, value: int) -> None:
+def test_read_integer_and_read_long_accept_integers(text: str, value: int) -> None:
     assert read_integer(text.encode()) == value
     assert read_long(text.encode()) == value
 
 
 @pytest.mark.parametrize("text", NOT_WHOLE)
-def test_not_whole(text: str) -> None:
+def test_read_integer_and_read_long_reject_other_text(text: str) -> None:
     for read in (read_integer, read_long):
         with pytest.raises(NotComparable, match="is not an integer"):
             read(text.encode())
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_read_number_rejects_invalid_utf8() -> None:
     for read in (read_integer, read_long, read_double):
         with pytest.raises(NotComparable):
             read(b"5\xff")
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 4444444444])
-def test_only_long(value: int) -> None:
+def test_read_integer_rejects_values_that_need_a_long(value: int) -> None:
     assert read_long(b"%d" % value) == value
     with pytest.raises(NotComparable):
         read_integer(b"%d" % value)
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**19, 10**30])
-def test_beyond_long(value: int) -> None:
+def test_read_long_rejects_values_out_of_range(value: int) -> None:
     with pytest.raises(NotComparable):
         read_long(b"%d" % value)
 
@@ -92,12 +92,12 @@ def test_beyond_long(value: int) -> None:
         ("9007199254740993", 9007199254740992.0), ("1" + "0" * 400 + "e-400", 1.0),
     ],
 )  # fmt: skip
-def test_double(text: str, value: float) -> None:
+def test_read_double_accepts_numbers(text: str, value: float) -> None:
     assert read_double(text.encode()) == value
 
 
 @pytest.mark.parametrize("text", ["NaN", "-NaN", "+NaN", " NaN "])
-def test_not_a_number_is_a_double(text: str) -> None:
+def test_read_double_accepts_nan(text: str) -> None:
     assert math.isnan(read_double(text.encode()))
 
 
@@ -109,19 +109,19 @@ def test_not_a_number_is_a_double(text: str) -> None:
         "--1", "x",
     ],
 )  # fmt: skip
-def test_no_double(text: str) -> None:
+def test_read_double_rejects_text_that_is_not_a_number(text: str) -> None:
     with pytest.raises(NotComparable, match="is not a number"):
         read_double(text.encode())
 
 
-def test_rank_is_the_order_of_doubles_in_java() -> None:
+def test_rank_orders_doubles_like_java() -> None:
     ascending = [-math.inf, -1.5, -5e-324, -0.0, 0.0, 5e-324, 1.5, math.inf, math.nan]
     for lower, higher in pairwise(map(rank, ascending)):
         assert lower < higher
     assert rank(math.nan) == rank(-math.nan)
 
 
-def test_long_values_are_shown_short() -> None:
+def test_read_double_error_truncates_a_long_value() -> None:
     with pytest.raises(NotComparable) as caught:
         read_double(b"x" * 30_000)
     assert len(str(caught.value)) < 100

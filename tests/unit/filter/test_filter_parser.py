@@ -72,7 +72,7 @@ EQUAL, GREATER = Comparison.EQUAL, Comparison.GREATER
         ("((a))", A),
     ],
 )
-def test_trees(text: str, tree: Node) -> None:
+def test_parse_returns_the_expected_tree(text: str, tree: Node) -> None:
     assert parse(text) == tree
 
 
@@ -145,13 +145,13 @@ def test_trees(text: str, tree: Node) -> None:
         ("a > 1 IN ('x')", 0, "expected a property on the left"),
     ],
 )
-def test_refused(text: str, at: int, reason: str) -> None:
+def test_parse_rejects_invalid_text_with_a_position(text: str, at: int, reason: str) -> None:
     with pytest.raises(FilterError, match=reason) as caught:
         parse(text)
     assert caught.value.at == at
 
 
-def test_in_list_is_bounded() -> None:
+def test_parse_limits_the_values_of_an_in_list() -> None:
     full = ", ".join(["'x'"] * IN_VALUES_MAX)
     tree = parse(f"a IN ({full})")
     assert isinstance(tree, In)
@@ -172,22 +172,22 @@ DEEP: list[tuple[str, Callable[[int], str]]] = [
 
 
 @pytest.mark.parametrize("make", [make for _, make in DEEP], ids=[name for name, _ in DEEP])
-def test_depth_is_bounded(make: Callable[[int], str]) -> None:
+def test_parse_limits_the_nesting_depth(make: Callable[[int], str]) -> None:
     parse(make(DEPTH_MAX))
     with pytest.raises(FilterError, match="at most 32"):
         parse(make(DEPTH_MAX + 2))
 
 
-def test_long_chains_are_not_deep() -> None:
+def test_parse_of_a_long_chain_does_not_nest() -> None:
     tree = parse(" AND ".join(["a"] * 250) + " OR b")
     assert tree == Or((And((A,) * 250), B))
 
 
-def test_signs_without_meaning_cost_no_depth() -> None:
+def test_parse_of_repeated_plus_signs_does_not_nest() -> None:
     assert parse("+ " * 400 + "a") == A
 
 
-def test_names_in_order() -> None:
+def test_property_names_are_in_order_of_appearance() -> None:
     tree = parse("b > a AND c BETWEEN 1 AND a OR t IN ('x')")
     assert property_names(tree) == ["b", "a", "c", "a", "t"]
     assert children(A) == ()

@@ -11,7 +11,7 @@ ALIKE = ("Aa", "BB")
 
 
 @pytest.mark.parametrize("text", ["", "*"])
-def test_everything(text: str) -> None:
+def test_parse_tags_of_a_wildcard_matches_everything(text: str) -> None:
     found = parse_tags(text)
     assert found == EVERYTHING
     assert not found.tags
@@ -37,7 +37,7 @@ def test_everything(text: str) -> None:
         ("|| ||", set[str]()),
     ],
 )
-def test_tags(text: str, tags: set[str]) -> None:
+def test_parse_tags_returns_tags_and_hash_codes(text: str, tags: set[str]) -> None:
     found = parse_tags(text)
     assert not found.is_all
     assert found.tags == tags
@@ -45,16 +45,16 @@ def test_tags(text: str, tags: set[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["||", "||||", "||||||"])
-def test_only_bars(text: str) -> None:
+def test_parse_tags_of_separators_only_is_rejected(text: str) -> None:
     with pytest.raises(FilterError, match=r"character 1: found only .* expected tags"):
         parse_tags(text)
 
 
-def test_tags_of_one_hash_differ_for_clients_alone() -> None:
+def test_parse_tags_with_equal_hashes_keep_different_names() -> None:
     wanted, other = map(parse_tags, ALIKE)
     assert wanted.codes == other.codes
     assert wanted.tags != other.tags
 
 
-def test_codes_are_signed() -> None:
+def test_parse_tags_hash_codes_are_signed() -> None:
     assert parse_tags("orange").codes == {-1008851410}

@@ -14,7 +14,7 @@ def kinds(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("keyword", sorted(KEYWORDS))
-def test_keywords_have_no_case(keyword: str) -> None:
+def test_tokens_of_keywords_ignore_case(keyword: str) -> None:
     assert kinds(f"{keyword} {keyword.lower()} {keyword.title()}") == [keyword] * 3
 
 
@@ -36,7 +36,7 @@ def test_keywords_have_no_case(keyword: str) -> None:
         (" \t\n\r\f", []),
     ],
 )
-def test_kinds(text: str, expected: list[str]) -> None:
+def test_tokens_have_the_expected_kinds(text: str, expected: list[str]) -> None:
     assert kinds(text) == expected
 
 
@@ -56,11 +56,11 @@ def test_kinds(text: str, expected: list[str]) -> None:
         "a /*\n*/ = c",
     ],
 )
-def test_comments(text: str) -> None:
+def test_tokens_exclude_comments(text: str) -> None:
     assert kinds(text) == [NAME, "=", NAME]
 
 
-def test_places() -> None:
+def test_tokens_have_their_positions() -> None:
     assert [token.at for token in tokens_of("a >= 'x' -- \n b")] == [0, 2, 5, 14, 15]
 
 
@@ -82,14 +82,16 @@ def test_places() -> None:
         ("a = '\ud800'", 5, "surrogate"),
     ],
 )
-def test_refused(text: str, at: int, reason: str) -> None:
+def test_tokens_of_invalid_text_are_rejected_with_a_position(
+    text: str, at: int, reason: str
+) -> None:
     with pytest.raises(FilterError, match=reason) as caught:
         tokens_of(text)
     assert caught.value.at == at
     assert str(caught.value).startswith(f"character {at + 1}: ")
 
 
-def test_size_is_counted_in_bytes() -> None:
+def test_tokens_of_text_over_the_byte_limit_are_rejected() -> None:
     room = TEXT_BYTES_MAX - len("a = ''")
     tokens_of(f"a = '{'x' * room}'")
     tokens_of(f"a = '{'é' * (room // 2)}'")
@@ -98,7 +100,7 @@ def test_size_is_counted_in_bytes() -> None:
             tokens_of(text)
 
 
-def test_tokens_are_counted_without_commas_and_comments() -> None:
+def test_tokens_limit_excludes_commas_and_comments() -> None:
     assert len(tokens_of("a " * TOKENS_MAX)) == TOKENS_MAX + 1
     assert len(tokens_of("a," * TOKENS_MAX)) == 2 * TOKENS_MAX + 1
     tokens_of("a " * TOKENS_MAX + "/* b */ -- c")
