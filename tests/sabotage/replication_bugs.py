@@ -55,12 +55,12 @@ EPOCHS: Final = (
     ),
     _bug(
         "earlier master registers while the latest is dead",
-        "test_epochs:test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not",
+        "test_epochs:test_epochs_reject_an_earlier_master_even_if_the_latest_is_gone",
         ("tianzhou.nameserver.epochs:Epochs.admits", "return epoch > latest.epoch", "return True"),
     ),
     _bug(
         "second master of one epoch registers",
-        "test_epochs:test_epochs_reject_a_second_master_of_one_epoch_that_was_promoted",
+        "test_epochs:test_epochs_reject_a_second_promoted_master_of_one_epoch",
         ("tianzhou.nameserver.epochs:Epochs.admits", "wanted.epoch_token == latest.token", "True"),
     ),
     _bug(

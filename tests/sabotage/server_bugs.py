@@ -23,27 +23,27 @@ def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
 CONNECTIONS: Final = (
     _bug(
         "silent connections without a bound",
-        "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
+        "test_acceptor:test_acceptor_over_the_unproven_limit_closes_the_oldest",
         (_PORT + "admit", "len(self._unproven) >= self._unproven_max\n", "False\n"),
     ),
     _bug(
         "room made without closing a connection",
-        "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
+        "test_acceptor:test_acceptor_over_the_unproven_limit_closes_the_oldest",
         (_PORT + "_make_room", "oldest.drop()", "oldest.release()"),
     ),
     _bug(
         "silent connections without a deadline",
-        "test_acceptor:test_an_unproven_connection_is_closed_at_its_deadline",
+        "test_acceptor:test_acceptor_closes_an_unproven_connection_at_its_deadline",
         (_PORT + "_expire", "oldest.drop()", "oldest.release()"),
     ),
     _bug(
         "pages take the places of probes",
-        "test_acceptor:test_a_port_that_serves_unproven_peers_keeps_places_for_them",
+        "test_acceptor:test_acceptor_that_serves_unproven_peers_keeps_slots_for_them",
         (_PORT + "prove", "len(self._proven) >= self._proven_max", "False"),
     ),
     _bug(
         "ports do not share the descriptors",
-        "test_acceptor:test_ports_divide_the_budget_by_weight",
+        "test_acceptor:test_descriptor_budget_is_divided_by_weight",
         (
             "tianzhou.net.admission:DescriptorBudget.share",
             "self._total * port.limits.weight // max(1, weights)",
@@ -52,12 +52,12 @@ CONNECTIONS: Final = (
     ),
     _bug(
         "places of ended connections lost",
-        "test_acceptor:test_proven_connections_are_kept_and_new_ones_closed",
+        "test_acceptor:test_acceptor_full_of_proven_connections_closes_new_ones",
         (_PORT + "released", "self._proven.discard(slot)", "pass"),
     ),
     _bug(
         "a port that stopped listening keeps its share",
-        "test_acceptor:test_ports_divide_the_budget_by_weight",
+        "test_acceptor:test_descriptor_budget_is_divided_by_weight",
         (_PORT + "close", "self._budget.leave(self)", "pass"),
     ),
 )
@@ -65,27 +65,27 @@ CONNECTIONS: Final = (
 TURNS: Final = (
     _bug(
         "long turns not counted",
-        "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
+        "test_turns:test_turns_in_a_full_round_may_begin_only_if_short",
         (_TURNS + "_count", "self._spent_s += seconds", "pass"),
     ),
     _bug(
         "cheap clients wait for heavy ones",
-        "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
+        "test_turns:test_turns_in_a_full_round_may_begin_only_if_short",
         (_TURNS + "may_begin", "or (cost_s is not None and cost_s <= SHORT_S)", ""),
     ),
     _bug(
         "all waiting clients served in one round",
-        "test_turns:test_waiting_connections_are_spread_over_rounds",
+        "test_turns:test_turns_of_waiting_connections_are_spread_over_rounds",
         (_TURNS + "_begin_round", "while self._spent_s < self._round_s:", "while True:"),
     ),
     _bug(
         "new clients wait behind heavy ones",
-        "test_turns:test_medium_turns_come_before_new_connections_and_these_before_long_turns",
+        "test_turns:test_turns_are_served_medium_first_then_new_then_long",
         (_TURNS + "wait", "self._new.append(resume)", "self._long.append(resume)"),
     ),
     _bug(
         "a link does not wait for its turn",
-        "test_link:test_a_full_round_postpones_new_connections_and_serves_cheap_ones",
+        "test_link:test_connection_turns_in_a_full_round_are_for_cheap_ones_only",
         (
             "tianzhou.net.server_connection:ServerConnection.buffer_updated",
             "if self._shared.turns.may_begin(self._cost_s):",
@@ -94,7 +94,7 @@ TURNS: Final = (
     ),
     _bug(
         "a turn produces without end",
-        "test_link:test_a_turn_ends_when_it_has_produced_enough",
+        "test_link:test_connection_turn_ends_at_its_byte_limit",
         (
             "tianzhou.net.server_connection:ServerConnection.send",
             "self._out_bytes += len(data)",
@@ -200,7 +200,7 @@ SETTINGS: Final = (
     ),
     _bug(
         "emptied namespaces forgotten",
-        "test_kv:test_namespace_that_became_empty_is_told_from_one_that_never_was",
+        "test_kv:test_kv_namespace_emptied_differs_from_one_never_used",
         ("tianzhou.nameserver.kv:KvTable.delete", "self._remember(namespace)", "pass"),
     ),
 )

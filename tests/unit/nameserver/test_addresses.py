@@ -17,7 +17,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("address", GOOD)
-def test_valid_address_is_unchanged(address: str) -> None:
+def test_checked_address_that_is_valid_is_unchanged(address: str) -> None:
     assert checked_address(address) == address
 
 
@@ -56,12 +56,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("address", BAD.values(), ids=list(BAD))
-def test_address_that_clients_cannot_reach_is_rejected(address: str) -> None:
+def test_checked_address_that_clients_cannot_reach_is_rejected(address: str) -> None:
     with pytest.raises(UsageError):
         checked_address(address)
 
 
-def test_everywhere_is_allowed_where_it_will_be_replaced() -> None:
+def test_checked_address_may_be_a_wildcard_if_it_will_be_replaced() -> None:
     assert checked_address("0.0.0.0:10911", may_be_any=True) == "0.0.0.0:10911"
     with pytest.raises(UsageError):
         checked_address("169.254.169.254:80", may_be_any=True)
@@ -83,7 +83,7 @@ def test_everywhere_is_allowed_where_it_will_be_replaced() -> None:
         ("unknown:0", "127.0.0.1:9876", False),
     ],
 )
-def test_local_peers_are_recognised(remote: str, local: str, same: bool) -> None:
+def test_is_same_host_recognises_local_peers(remote: str, local: str, same: bool) -> None:
     assert is_same_host(remote=remote, local=local) is same
 
 
@@ -102,5 +102,7 @@ def test_local_peers_are_recognised(remote: str, local: str, same: bool) -> None
         ("127.0.0.1:10911", "0.0.0.0:9876", "127.0.0.1:10911"),
     ],
 )
-def test_a_client_is_told_what_it_dialled(address: str, local: str, told: str) -> None:
+def test_as_dialled_returns_the_address_that_the_client_dialled(
+    address: str, local: str, told: str
+) -> None:
     assert as_dialled(address, local) == told

@@ -16,7 +16,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_values_are_put_read_and_deleted(desk: Desk) -> None:
+def test_kv_config_is_put_read_and_deleted(desk: Desk) -> None:
     key = {"namespace": "n", "key": "k"}
     assert desk.refusal(RequestCode.GET_KV_CONFIG, key) == 22
     assert desk.refusal(RequestCode.GET_KVLIST_BY_NAMESPACE, key) == 22
@@ -32,7 +32,7 @@ def test_values_are_put_read_and_deleted(desk: Desk) -> None:
         desk.ask(RequestCode.PUT_KV_CONFIG, {"key": "k", "value": "v"})
 
 
-def test_write_permission_is_wiped_and_added(desk: Desk) -> None:
+def test_write_permission_of_a_broker_is_wiped_and_added(desk: Desk) -> None:
     desk.register()
     name = {"brokerName": "broker-a"}
     wiped = desk.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, name)
@@ -43,7 +43,7 @@ def test_write_permission_is_wiped_and_added(desk: Desk) -> None:
     assert desk.route()["queueDatas"][0]["perm"] == 6
 
 
-def test_a_topic_is_deleted_everywhere_or_in_one_cluster(desk: Desk) -> None:
+def test_delete_topic_applies_to_all_clusters_or_one(desk: Desk) -> None:
     desk.register()
     desk.register(brokerName="broker-b", brokerAddr="10.0.0.2:1", clusterName="d")
     delete = RequestCode.DELETE_TOPIC_IN_NAMESRV
@@ -56,7 +56,7 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(desk: Desk) -> None:
         desk.route()
 
 
-def test_a_topic_is_registered_for_brokers_that_are_known(desk: Desk) -> None:
+def test_register_topic_accepts_known_brokers_only(desk: Desk) -> None:
     desk.register()
     code, name = RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "V"}
 
@@ -72,7 +72,7 @@ def test_a_topic_is_registered_for_brokers_that_are_known(desk: Desk) -> None:
     assert desk.refusal(code, {"topic": "a\n"}, row("broker-a")) == 29
 
 
-def test_settings_are_shown_and_changed_within_limits(desk: Desk) -> None:
+def test_nameserver_config_is_returned_and_updated_within_bounds(desk: Desk) -> None:
     shown = desk.ask(RequestCode.GET_NAMESRV_CONFIG).body
     assert b"listenPort=9876\n" in shown
     update = RequestCode.UPDATE_NAMESRV_CONFIG
@@ -86,7 +86,7 @@ def test_settings_are_shown_and_changed_within_limits(desk: Desk) -> None:
     assert desk.events == ["config.changed"]
 
 
-def test_an_answer_that_fits_no_frame_is_refused(desk: Desk) -> None:
+def test_kv_list_that_exceeds_a_frame_is_rejected(desk: Desk) -> None:
     # Each of these bytes is six in JSON.
     value = "\x01" * 250_000
     for key in range(15):

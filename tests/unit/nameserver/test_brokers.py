@@ -16,7 +16,7 @@ def member(address: str, *, by_dial: bool = False, ha_address: str = "") -> Memb
     )
 
 
-def test_only_an_address_nobody_chose_is_replaced() -> None:
+def test_member_address_is_replaced_only_if_not_configured() -> None:
     local = "10.0.0.5:9876"
     chosen = member("127.0.0.1:1", ha_address="127.0.0.1:2")
     assert chosen.address_for(local) == "127.0.0.1:1"
@@ -28,7 +28,7 @@ def test_only_an_address_nobody_chose_is_replaced() -> None:
     assert member("127.0.0.1:1", by_dial=True).ha_address_for(local) == ""
 
 
-def test_addresses_are_in_the_order_of_ids() -> None:
+def test_broker_group_addresses_are_ordered_by_id() -> None:
     group = BrokerGroup("b", "c", members={2: member("h:3"), 0: member("h:1")})
     assert list(group.addresses_for(None).items()) == [(0, "h:1"), (2, "h:3")]
     assert group.id_of("h:3") == 2

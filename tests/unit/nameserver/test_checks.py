@@ -11,7 +11,7 @@ BAD = ["", "a\n", "a b", 'a"', "a{", "é", "١", "a" * 256, "a\0", "a/b"]
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_names_are_refused(name: str) -> None:
+def test_checked_name_rejects_an_invalid_name(name: str) -> None:
     with pytest.raises(UsageError):
         checked_name(name, "brokerName")
     with pytest.raises(UsageError):
@@ -19,14 +19,14 @@ def test_bad_names_are_refused(name: str) -> None:
     assert sound_topics({name: topic(name)}, also=("b",)) == ()
 
 
-def test_a_broker_may_be_named_like_its_host() -> None:
+def test_checked_name_accepts_a_host_name_for_a_broker() -> None:
     name = "host.example.com"
     assert checked_name(name, "brokerName") == name
     assert sound_topics({name: topic(name)}, also=(name,)) == (topic(name),)
     assert sound_topics({name: topic(name)}, also=()) == ()
 
 
-def test_topics_of_groups_may_be_longer() -> None:
+def test_checked_topic_name_allows_longer_names_for_group_topics() -> None:
     for prefix in ("%RETRY%", "%DLQ%"):
         name = prefix + "g" * (255 - len(prefix))
         assert checked_topic_name(name) == name
@@ -50,6 +50,6 @@ def test_topics_of_groups_may_be_longer() -> None:
         topic("T", flag=-1),
     ],
 )
-def test_numbers_no_client_can_use_are_left_out(config: TopicConfig) -> None:
+def test_sound_topics_omit_numbers_that_clients_cannot_use(config: TopicConfig) -> None:
     assert not is_sound(config)
     assert sound_topics({"T": config, "U": topic("U")}, also=()) == (topic("U"),)

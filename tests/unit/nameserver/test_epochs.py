@@ -18,7 +18,7 @@ def master(epoch: int, token: str, *, name: str = "broker-a", broker_id: int = 0
     )
 
 
-def test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not() -> None:
+def test_epochs_reject_an_earlier_master_even_if_the_latest_is_gone() -> None:
     epochs = Epochs()
     epochs.take(master(2, "bb"))
     assert not epochs.admits(master(1, "aa"))
@@ -28,7 +28,7 @@ def test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not() -> No
     assert epochs.of("broker-b") == 0
 
 
-def test_epochs_reject_a_second_master_of_one_epoch_that_was_promoted() -> None:
+def test_epochs_reject_a_second_promoted_master_of_one_epoch() -> None:
     epochs = Epochs()
     epochs.take(master(2, "bb"))
     assert not epochs.admits(master(2, "cc"))
@@ -53,7 +53,7 @@ def test_epochs_ignore_slaves_raft_groups_and_numbers_out_of_range() -> None:
         assert epochs.admits(admitted)
 
 
-def test_epochs_forget_the_group_that_was_heard_of_least_lately() -> None:
+def test_epochs_over_the_limit_drop_the_least_recently_seen_group() -> None:
     epochs = Epochs(groups_max=2)
     for name in ("a", "b", "a", "c"):
         epochs.take(master(2, "bb", name=name))

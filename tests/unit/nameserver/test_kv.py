@@ -6,7 +6,7 @@ from tianzhou.nameserver.kv import EMPTIED_MAX, KvTable
 from tianzhou.nameserver.topics import TableFull
 
 
-def test_values_are_found_by_namespace_and_key() -> None:
+def test_kv_values_are_found_by_namespace_and_key() -> None:
     kv = KvTable()
     kv.put("n", "k", "1")
     kv.put("n", "k", "2")
@@ -18,7 +18,7 @@ def test_values_are_found_by_namespace_and_key() -> None:
     assert kv.namespace("x") is None
 
 
-def test_what_is_deleted_is_gone_and_may_be_deleted_again() -> None:
+def test_kv_delete_is_idempotent() -> None:
     kv = KvTable()
     kv.put("n", "k", "v")
     for _ in range(2):
@@ -28,7 +28,7 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again() -> None:
     assert kv.namespace("n") == {}
 
 
-def test_namespace_that_became_empty_is_told_from_one_that_never_was() -> None:
+def test_kv_namespace_emptied_differs_from_one_never_used() -> None:
     kv = KvTable()
     kv.put("n", "k", "v")
     kv.delete("n", "k")
@@ -38,7 +38,7 @@ def test_namespace_that_became_empty_is_told_from_one_that_never_was() -> None:
     assert kv.namespace("n") == {"k": "w"}
 
 
-def test_namespaces_that_became_empty_are_remembered_up_to_a_bound() -> None:
+def test_kv_emptied_namespaces_are_remembered_up_to_a_limit() -> None:
     kv = KvTable()
     for name in (*(str(number) for number in range(EMPTIED_MAX + 5)), "x" * 300):
         kv.put(name, "k", "v")
@@ -48,7 +48,7 @@ def test_namespaces_that_became_empty_are_remembered_up_to_a_bound() -> None:
     assert kv.namespace("x" * 300) is None
 
 
-def test_room_is_given_back() -> None:
+def test_kv_put_is_limited_in_bytes_and_delete_frees_them() -> None:
     kv = KvTable(bytes_max=10)
     kv.put("n", "k", "12345678")
     kv.put("n", "k", "8" * 8)

@@ -60,7 +60,7 @@ def test_memory_survives_a_restart(tmp_path: Path) -> None:
     assert again.epochs.all() == {"broker": Latest(7, "token")}
 
 
-def test_memory_that_did_not_change_is_not_written(tmp_path: Path) -> None:
+def test_memory_without_changes_is_not_written(tmp_path: Path) -> None:
     asyncio.run(Remembering(tmp_path).save())
     assert not list(tmp_path.iterdir())
 
@@ -95,7 +95,7 @@ def test_damaged_memory_is_set_aside_with_a_warning(
     assert len(Remembering(tmp_path).missing) == 1
 
 
-def test_memory_keeps_its_bounds_whatever_the_file_holds(tmp_path: Path) -> None:
+def test_memory_loaded_from_a_file_is_bounded(tmp_path: Path) -> None:
     rows = [gone(f"b{number}", number) for number in range(BROKERS_MAX + 1)]
     long = msgspec.structs.replace(gone("long", 10**6), groups=("g",) * 1000)
     epochs = {f"g{number}": [2, "t"] for number in range(GROUPS_MAX + 1)} | {"bad": [-1, "t"]}
@@ -108,7 +108,7 @@ def test_memory_keeps_its_bounds_whatever_the_file_holds(tmp_path: Path) -> None
     assert one.epochs.of("bad") == 0
 
 
-def test_memory_that_can_not_be_saved_is_reported_once(
+def test_memory_that_cannot_be_saved_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = Remembering(tmp_path / "file" / "below")

@@ -133,7 +133,7 @@ def test_forget_removes_every_member_of_a_broker() -> None:
     assert rows(missing) == [("broker-b", 0, C)]
 
 
-def test_memory_is_bounded_in_brokers_and_in_names() -> None:
+def test_missing_brokers_are_bounded_in_number_and_names() -> None:
     missing = MissingBrokers(brokers_max=3, names_max=2)
     for number in range(5):
         lost(missing, name=f"broker-{number}", address=f"10.0.0.{number}:1")
@@ -166,7 +166,7 @@ def test_broker_that_unregisters_is_not_missing() -> None:
     assert looked(desk) == []
 
 
-def test_brokers_that_register_hear_which_others_are_missing() -> None:
+def test_registration_response_lists_missing_brokers() -> None:
     desk, peer = Desk(), FakePeer()
     assert read_missing(desk.register(peer=peer).ext) == {}
     vanish(desk, peer)

@@ -23,14 +23,14 @@ def world() -> World:
     return world
 
 
-def test_second_broker_with_the_name_of_a_live_one_is_refused(world: World) -> None:
+def test_second_broker_with_the_name_of_a_live_one_is_rejected(world: World) -> None:
     assert world.register(broker(B, "X", "Y", state_version=1)) is Verdict.TAKEN
     assert world.addresses() == {0: A}
     assert world.table.route_of("X") is None
     assert not world.table.has_link(world.connection)
 
 
-def test_two_slaves_with_one_id_are_told_apart(world: World) -> None:
+def test_second_slave_with_the_id_of_a_live_one_is_rejected(world: World) -> None:
     assert world.register(broker(B, broker_id=1)) is Verdict.FIRST
     world.connection = object()
     assert world.register(broker("10.0.0.3:1", broker_id=1)) is Verdict.TAKEN
@@ -47,7 +47,7 @@ def test_name_is_free_once_the_connection_of_its_broker_closed(world: World) -> 
     assert other.addresses() == {0: B}
 
 
-def test_name_is_free_once_its_broker_was_silent_for_too_long(world: World) -> None:
+def test_name_is_free_once_its_broker_has_expired(world: World) -> None:
     world.now_s = 120.0
     assert world.register(broker(B, state_version=1)) is Verdict.TAKEN
     world.now_s = 120.5
@@ -55,7 +55,7 @@ def test_name_is_free_once_its_broker_was_silent_for_too_long(world: World) -> N
     assert world.addresses() == {0: B}
 
 
-def test_same_address_and_same_connection_are_the_same_broker(world: World) -> None:
+def test_registration_with_the_same_address_or_connection_is_accepted(world: World) -> None:
     assert world.register(broker(A, state_version=1)) is Verdict.AGAIN
     assert world.register(broker(B, state_version=1)) is Verdict.AGAIN, "it changed its address"
 
@@ -71,7 +71,7 @@ def test_same_address_and_same_connection_are_the_same_broker(world: World) -> N
         (0, 0, Verdict.TAKEN),
     ],
 )
-def test_only_a_later_epoch_of_the_same_group_takes_over(
+def test_name_is_taken_over_only_by_a_later_epoch_of_the_group(
     held: int, wanted: int, verdict: Verdict
 ) -> None:
     """A broker without an epoch, such as that of `tianzhou up`, is in no group that has them."""
@@ -81,7 +81,7 @@ def test_only_a_later_epoch_of_the_same_group_takes_over(
     assert world.register(broker(B, state_version=wanted)) is verdict
 
 
-def test_promoted_slave_takes_the_place_of_a_live_master() -> None:
+def test_promoted_slave_replaces_a_live_master() -> None:
     world = World()
     world.register(broker(A, state_version=1))
     world.connection = object()
@@ -90,7 +90,7 @@ def test_promoted_slave_takes_the_place_of_a_live_master() -> None:
     assert world.addresses() == {0: B}
 
 
-def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> None:
+def test_name_rejection_lists_the_live_broker_and_is_logged_once() -> None:
     desk, peer = Desk(), FakePeer(remote="10.0.0.2:4000")
     desk.register()
     with pytest.raises(RequestRejected):
@@ -120,7 +120,7 @@ def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> Non
     assert decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body).refused == ()
 
 
-def test_refusals_are_forgotten_after_two_minutes() -> None:
+def test_name_rejection_is_forgotten_after_two_minutes() -> None:
     desk = Desk()
     desk.register()
     with pytest.raises(RequestRejected):

@@ -47,13 +47,13 @@ def refused(desk: Desk) -> dict[str, str]:
     return json.loads(reply.body)["table"]
 
 
-def test_requests_are_either_reads_or_changes() -> None:
+def test_every_nameserver_request_is_either_a_read_or_a_change() -> None:
     assert READS.keys() == LOOKING
     assert CHANGES.keys() == SERVED_BY_NAMESERVER - LOOKING
 
 
 @pytest.mark.parametrize("code", sorted(CHANGES))
-def test_requests_that_change_state_are_checked(desk: Desk, code: RequestCode) -> None:
+def test_change_without_a_valid_signature_is_rejected(desk: Desk, code: RequestCode) -> None:
     assert desk.refusal(code, {}) == 16
     assert desk.refusal(code, Credentials(access_key="cluster", secret_key="other").sign({})) == 16
 
@@ -88,7 +88,7 @@ def test_registration_signed_is_accepted_and_clears_the_rejection(desk: Desk) ->
     assert desk.events == ["request.refused", "broker.registered"]
 
 
-def test_one_that_tries_again_is_told_once_and_forgotten_when_it_stops(desk: Desk) -> None:
+def test_repeated_rejection_is_logged_once_and_forgotten_later(desk: Desk) -> None:
     for _ in range(3):
         assert desk.refusal(RequestCode.REGISTER_BROKER, NAMED, BODY) == 16
     assert desk.events == ["request.refused"]
@@ -97,7 +97,7 @@ def test_one_that_tries_again_is_told_once_and_forgotten_when_it_stops(desk: Des
     assert desk.refusal(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": REFUSED_BROKERS}) == 22
 
 
-def test_few_are_remembered_and_their_names_are_short(desk: Desk) -> None:
+def test_rejected_registrations_are_bounded_in_number_and_length(desk: Desk) -> None:
     for number in range(100):
         name = f"{number:03}" + "x" * 10_000
         assert desk.refusal(RequestCode.REGISTER_BROKER, identity(brokerName=name)) == 16
@@ -111,7 +111,7 @@ def test_rejected_registrations_cannot_be_forged(desk: Desk) -> None:
     assert desk.refusal(RequestCode.PUT_KV_CONFIG, put) == 29
 
 
-def test_credentials_are_neither_shown_nor_changed(desk: Desk) -> None:
+def test_credentials_are_masked_and_cannot_be_changed(desk: Desk) -> None:
     shown = desk.ask(RequestCode.GET_NAMESRV_CONFIG).body
     assert b"innerClientAuthenticationCredentials=******\n" in shown
     assert b"hush" not in shown
@@ -129,6 +129,6 @@ def test_registration_without_credentials_is_open() -> None:
     assert desk.state.routes.broker_count == 1
 
 
-def test_invalid_credentials_stop_the_start() -> None:
+def test_nameserver_with_invalid_credentials_fails_to_start() -> None:
     with pytest.raises(UsageError, match="credentials are written"):
         Desk(NameServerConfig(cluster_credentials="cluster:hush"))

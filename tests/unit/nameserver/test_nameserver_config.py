@@ -16,7 +16,7 @@ from tianzhou.nameserver.config import (
 )
 
 
-def test_every_field_is_declared_with_bounds_and_a_sentence() -> None:
+def test_every_nameserver_setting_has_bounds_and_a_description() -> None:
     declared = declarations(NameServerConfig)
     for field in dataclasses.fields(NameServerConfig):
         about = declared[field.name]
@@ -28,7 +28,7 @@ def test_every_field_is_declared_with_bounds_and_a_sentence() -> None:
     assert declared.keys() >= SETTABLE
 
 
-def test_a_file_of_java_is_understood() -> None:
+def test_nameserver_config_file_of_java_is_parsed() -> None:
     text = (
         "# Fri\n! old\n\nlistenPort=9877\n orderMessageEnable : true \nbindAddress=0.0.0.0\nodd\n"
     )
@@ -39,7 +39,7 @@ def test_a_file_of_java_is_understood() -> None:
     assert unknown == ["odd"]
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_nameserver_config_round_trips_through_properties() -> None:
     config = NameServerConfig(listen_port=1, order_config_enabled=True)
     text = write_properties(config)
     assert "orderMessageEnable=true\n" in text
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back() -> None:
     assert load(NameServerConfig, read_properties(text)) == (config, [])
 
 
-def test_only_some_settings_can_be_changed() -> None:
+def test_locked_lists_settings_that_cannot_change() -> None:
     assert locked({"orderMessageEnable": "true", "scan_interval_ms": "10"}) == []
     assert locked({"listenPort": "1", "orderMessageEnable": "true"}) == ["listenPort"]
     for key in (
@@ -61,19 +61,19 @@ def test_only_some_settings_can_be_changed() -> None:
         assert locked({key: "x"}) == [key]
 
 
-def test_a_change_keeps_everything_else() -> None:
+def test_changed_keeps_all_other_settings() -> None:
     config = NameServerConfig(listen_port=5, topic_list_enabled=False)
     found = changed(config, {"orderMessageEnable": "true", "scan_interval_ms": "20"})
     assert found == dataclasses.replace(config, order_config_enabled=True, scan_interval_ms=20)
 
 
 @pytest.mark.parametrize("value", ["x", "0", "999999999"])
-def test_a_value_out_of_bounds_is_refused(value: str) -> None:
+def test_changed_rejects_a_value_out_of_bounds(value: str) -> None:
     with pytest.raises(SettingsError):
         changed(NameServerConfig(), {"scanNotActiveBrokerInterval": value})
 
 
-def test_the_page_tells_the_same() -> None:
+def test_nameserver_page_lists_the_declared_settings() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "nameserver.md"
     table = page.read_text(encoding="utf-8").split("## Settings")[1].split("## Limits")[0]
     rows = [

@@ -20,14 +20,14 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_every_code_has_a_handler() -> None:
+def test_every_nameserver_request_code_has_a_handler() -> None:
     assert HANDLERS.keys() == SERVED_BY_NAMESERVER
 
 
 # Routes
 
 
-def test_the_form_of_a_route_depends_on_who_asks(desk: Desk) -> None:
+def test_route_response_quotes_broker_ids_for_new_clients_only(desk: Desk) -> None:
     desk.register(topic("T"), topic("0"))
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -48,7 +48,7 @@ def test_the_form_of_a_route_depends_on_who_asks(desk: Desk) -> None:
         assert quoted in desk.ask(other, identity()).body
 
 
-def test_only_broker_ids_lose_their_quotes(desk: Desk) -> None:
+def test_cluster_info_for_old_clients_unquotes_broker_ids_only(desk: Desk) -> None:
     desk.register(brokerName="0", clusterName="1", brokerAddr="[::1]:10911")
     desk.register(brokerName="brokerAddrs", clusterName="2", brokerId="12", brokerAddr="10.0.0.2:1")
     found = desk.ask(RequestCode.GET_BROKER_CLUSTER_INFO, version=63).body
@@ -57,7 +57,7 @@ def test_only_broker_ids_lose_their_quotes(desk: Desk) -> None:
     assert b'"clusterAddrTable":{"1":["0"],"2":["brokerAddrs"]}' in found
 
 
-def test_an_unknown_topic_is_17_with_advice(desk: Desk) -> None:
+def test_route_of_an_unknown_topic_is_code_17_with_advice(desk: Desk) -> None:
     def remark() -> str:
         with pytest.raises(RequestRejected) as caught:
             desk.route("X")
@@ -70,7 +70,7 @@ def test_an_unknown_topic_is_17_with_advice(desk: Desk) -> None:
     assert "updateTopic" in remark()
 
 
-def test_order_config_comes_with_the_route_if_wanted(desk: Desk) -> None:
+def test_route_has_the_order_config_if_enabled(desk: Desk) -> None:
     desk.register()
     desk.ask(RequestCode.PUT_KV_CONFIG, {"namespace": ORDER, "key": "T", "value": "broker-a:8"})
     assert "orderTopicConf" not in desk.route()
@@ -79,7 +79,7 @@ def test_order_config_comes_with_the_route_if_wanted(desk: Desk) -> None:
     assert "orderTopicConf" not in desk.route("U")
 
 
-def test_a_zone_is_kept_to(desk: Desk) -> None:
+def test_route_in_zone_mode_has_brokers_of_the_zone(desk: Desk) -> None:
     desk.register(__ZONE_NAME="east")
     desk.register(brokerName="broker-b", brokerAddr="10.0.0.2:10911", __ZONE_NAME="west")
 
@@ -93,7 +93,7 @@ def test_a_zone_is_kept_to(desk: Desk) -> None:
     assert len(names(__ZONE_MODE="true")) == 2
 
 
-def test_routes_may_have_to_wait_for_brokers() -> None:
+def test_route_is_rejected_until_brokers_had_time_to_register() -> None:
     desk = Desk(NameServerConfig(waits_for_service=True))
     desk.register()
     with pytest.raises(RequestRejected, match="not ready"):
@@ -111,7 +111,7 @@ def listed(desk: Desk, code: RequestCode, **ext: str) -> set[str]:
     return set(names)
 
 
-def test_topics_are_listed(desk: Desk) -> None:
+def test_topic_lists_cover_all_topics_clusters_and_flags(desk: Desk) -> None:
     desk.register(topic("T", flag=1), topic("U", flag=2), topic("V", flag=3), topic("W"))
     desk.register(
         topic("X"), topic("T"), brokerName="broker-b", brokerAddr="10.0.0.2:1", clusterName="d"
@@ -127,7 +127,7 @@ def test_topics_are_listed(desk: Desk) -> None:
     assert listed(desk, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == {"U"}
 
 
-def test_an_empty_name_server_lists_nothing(desk: Desk) -> None:
+def test_topic_and_cluster_lists_of_an_empty_nameserver_are_empty(desk: Desk) -> None:
     assert desk.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS).body == b'{"topicList":[]}'
     assert json.loads(desk.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body) == {
         "brokerAddrTable": {},
@@ -135,6 +135,6 @@ def test_an_empty_name_server_lists_nothing(desk: Desk) -> None:
     }
 
 
-def test_the_list_of_all_topics_may_be_switched_off() -> None:
+def test_topic_list_is_rejected_if_disabled() -> None:
     desk = Desk(NameServerConfig(topic_list_enabled=False))
     assert desk.refusal(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}) == 1

@@ -16,7 +16,7 @@ def world() -> World:
 # Registration
 
 
-def test_a_broker_that_registers_has_routes(world: World) -> None:
+def test_register_creates_the_routes_of_a_broker(world: World) -> None:
     assert world.register(broker()) is Verdict.FIRST
     route = world.route()
     assert [data.broker_addrs for data in route.broker_datas] == [{0: A}]
@@ -28,7 +28,7 @@ def test_a_broker_that_registers_has_routes(world: World) -> None:
     assert world.table.route_of("X") is None
 
 
-def test_two_brokers_share_a_topic(world: World) -> None:
+def test_register_of_two_brokers_with_one_topic_routes_to_both(world: World) -> None:
     world.register(broker())
     world.register(broker(B, name="broker-b"))
     names = {data.broker_name for data in world.route().broker_datas}
@@ -37,7 +37,7 @@ def test_two_brokers_share_a_topic(world: World) -> None:
     )
 
 
-def test_a_single_topic_of_an_unknown_broker_is_refused(world: World) -> None:
+def test_register_of_a_single_topic_of_an_unknown_broker_is_rejected(world: World) -> None:
     assert world.register(broker(A, "T")) is Verdict.NOT_ALONE
     assert not world.table.has_broker("broker-a")
     world.register(broker())
@@ -47,13 +47,13 @@ def test_a_single_topic_of_an_unknown_broker_is_refused(world: World) -> None:
     assert world.addresses() == {0: A}
 
 
-def test_a_master_may_come_back_at_another_address(world: World) -> None:
+def test_register_of_a_master_at_a_new_address_replaces_the_old_one(world: World) -> None:
     world.register(broker(A))
     assert world.register(broker(B)) is Verdict.AGAIN
     assert world.addresses() == {0: B}
 
 
-def test_a_slave_that_became_master_loses_its_old_id(world: World) -> None:
+def test_register_of_a_promoted_slave_removes_its_old_id(world: World) -> None:
     world.register(broker(A))
     world.register(broker(B, broker_id=1))
     assert world.addresses() == {0: A, 1: B}
@@ -62,7 +62,7 @@ def test_a_slave_that_became_master_loses_its_old_id(world: World) -> None:
     assert world.addresses() == {0: B}
 
 
-def test_the_last_slave_that_became_master_keeps_its_routes(world: World) -> None:
+def test_register_of_the_last_slave_as_master_keeps_its_routes(world: World) -> None:
     world.register(broker(A))
     world.register(broker(B, broker_id=1))
     world.table.unregister("broker-a", A)
@@ -71,7 +71,9 @@ def test_the_last_slave_that_became_master_keeps_its_routes(world: World) -> Non
 
 
 @pytest.mark.parametrize(("theirs", "holder"), [(4, A), (5, B), (6, B)])
-def test_who_knows_less_does_not_take_an_id(world: World, theirs: int, holder: str) -> None:
+def test_register_with_a_lower_state_version_is_outdated(
+    world: World, theirs: int, holder: str
+) -> None:
     world.register(broker(A, state_version=5))
     verdict = world.register(broker(B, "V", "W", state_version=theirs))
     assert (verdict is Verdict.OUTDATED) is (holder == A)
@@ -79,19 +81,19 @@ def test_who_knows_less_does_not_take_an_id(world: World, theirs: int, holder: s
     assert (world.table.route_of("V") is None) is (holder == A)
 
 
-def test_who_is_refused_an_id_has_given_up_its_own(world: World) -> None:
+def test_register_that_is_outdated_still_removes_the_old_id(world: World) -> None:
     world.register(broker(A, state_version=5))
     world.register(broker(B, broker_id=1, state_version=4))
     assert world.register(broker(B, state_version=4)) is Verdict.OUTDATED
     assert world.addresses() == {0: A}
 
 
-def test_the_same_process_may_know_less_after_a_restart(world: World) -> None:
+def test_register_of_the_same_address_may_lower_its_state_version(world: World) -> None:
     world.register(broker(A, state_version=5))
     assert world.register(broker(A, state_version=1)) is Verdict.AGAIN
 
 
-def test_a_broker_that_moves_to_another_cluster_leaves_the_first(world: World) -> None:
+def test_register_in_another_cluster_leaves_the_first(world: World) -> None:
     world.register(broker(cluster="c"))
     world.register(broker(cluster="d"))
     assert world.table.cluster_table().cluster_addr_table == {"d": ["broker-a"]}
@@ -101,7 +103,7 @@ def test_a_broker_that_moves_to_another_cluster_leaves_the_first(world: World) -
 # Topics by registration
 
 
-def test_topics_change_with_the_data_version(world: World) -> None:
+def test_register_updates_topics_only_with_a_new_data_version(world: World) -> None:
     world.register(broker(A, topic("T", queues=4), "U"))
     world.register(broker(A, topic("T", queues=8), "U"))
     assert world.route().queue_datas[0].read_queue_nums == 4
@@ -109,20 +111,20 @@ def test_topics_change_with_the_data_version(world: World) -> None:
     assert world.route().queue_datas[0].read_queue_nums == 8
 
 
-def test_a_topic_that_is_missing_is_taken_at_any_version(world: World) -> None:
+def test_register_adds_a_missing_topic_at_any_data_version(world: World) -> None:
     world.register(broker(A, "T", "U"))
     world.table.topics.drop_topic("T")
     world.register(broker(A, "T", "U"))
     assert world.route("T").queue_datas
 
 
-def test_topics_are_not_dropped_by_omission(world: World) -> None:
+def test_register_keeps_omitted_topics(world: World) -> None:
     world.register(broker(A, "T", "U"))
     world.register(broker(A, "U", "V", counter=2))
     assert set(world.table.topics.names()) == {"T", "U", "V"}
 
 
-def test_topics_are_dropped_by_omission_if_wanted(world: World) -> None:
+def test_register_drops_omitted_topics_if_configured(world: World) -> None:
     world.register(broker(B, "T", "W", name="broker-b"))
     world.register(broker(A, "T", "U"))
     world.register(broker(A, "U", "V", counter=2), drops_omitted=True)
@@ -130,7 +132,7 @@ def test_topics_are_dropped_by_omission_if_wanted(world: World) -> None:
     assert world.route("T").queue_datas[0].broker_name == "broker-b"
 
 
-def test_wiped_permission_lasts_until_the_topics_change(world: World) -> None:
+def test_wiped_permission_lasts_until_the_data_version_changes(world: World) -> None:
     world.register(broker())
     assert world.table.topics.wipe_write("broker-a") == 2
     world.register(broker())
@@ -139,28 +141,30 @@ def test_wiped_permission_lasts_until_the_topics_change(world: World) -> None:
     assert world.perms() == [6]
 
 
-def test_a_new_master_says_anew_what_may_be_written(world: World) -> None:
+def test_register_of_a_new_master_restores_wiped_permissions(world: World) -> None:
     world.register(broker(A))
     world.table.topics.wipe_write("broker-a")
     world.register(broker(B))
     assert world.perms() == [6]
 
 
-def test_slaves_of_java_4_say_nothing_about_topics(world: World) -> None:
+def test_register_of_a_java_4_slave_adds_no_topics(world: World) -> None:
     world.register(broker(B, broker_id=1))
     assert world.table.route_of("T") is None
     assert world.addresses() == {1: B}
 
 
 @pytest.mark.parametrize(("acting", "perm"), [(True, 4), (False, 6)])
-def test_the_lowest_slave_speaks_for_its_master(world: World, acting: bool, perm: int) -> None:
+def test_register_of_slaves_without_a_master_uses_topics_of_the_lowest(
+    world: World, acting: bool, perm: int
+) -> None:
     world.register(broker(B, broker_id=1, acting_master=acting))
     world.register(broker(C, "V", "W", broker_id=2, acting_master=acting))
     assert world.perms() == [perm]
     assert world.table.route_of("V") is None
 
 
-def test_with_a_master_slaves_say_nothing(world: World) -> None:
+def test_register_of_a_slave_with_a_master_adds_no_topics(world: World) -> None:
     world.register(broker(A, acting_master=True))
     world.register(broker(B, "V", "W", broker_id=1, acting_master=True))
     assert world.table.route_of("V") is None
@@ -168,7 +172,7 @@ def test_with_a_master_slaves_say_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize(("acting", "perm"), [(True, 4), (False, 6)])
-def test_without_its_master_an_acting_group_is_read_only(
+def test_route_of_an_acting_group_without_its_master_is_read_only(
     world: World, acting: bool, perm: int
 ) -> None:
     world.register(broker(A, acting_master=acting))
@@ -179,14 +183,14 @@ def test_without_its_master_an_acting_group_is_read_only(
     assert world.perms() == [6]
 
 
-def test_a_slave_that_leaves_changes_nothing_for_writers(world: World) -> None:
+def test_unregister_of_a_slave_keeps_write_permission(world: World) -> None:
     world.register(broker(A, acting_master=True))
     world.register(broker(B, broker_id=1, acting_master=True))
     world.table.unregister("broker-a", B)
     assert world.perms() == [6]
 
 
-def test_the_acting_master_is_shown_as_master_if_wanted(world: World) -> None:
+def test_route_shows_the_acting_master_as_master_if_requested(world: World) -> None:
     world.register(broker(B, broker_id=1, acting_master=True))
     world.register(broker(C, broker_id=2, acting_master=True))
 
@@ -207,7 +211,7 @@ def test_the_acting_master_is_shown_as_master_if_wanted(world: World) -> None:
 # Limits
 
 
-def test_a_full_table_refuses_and_stays_as_it_is() -> None:
+def test_register_at_a_full_table_is_rejected_and_changes_nothing() -> None:
     table = RouteTable(TopicTable(topics_max=3), members_max=1)
     table.register(broker(A), connection=1, now_s=0)
     with pytest.raises(TableFull, match="1 brokers are registered, which is the limit"):

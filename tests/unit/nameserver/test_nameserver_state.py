@@ -20,7 +20,7 @@ TABLE = ClusterTable(
 )
 
 
-def test_only_broker_ids_are_bare() -> None:
+def test_bare_keys_unquotes_broker_ids_only() -> None:
     text = bare_keys(encode(TABLE))
     assert b'"0":{"brokerAddrs":{0:"[::1]:1",12:"h:2"},' in text
     assert b'"1":{"brokerAddrs":{},' in text
@@ -29,11 +29,11 @@ def test_only_broker_ids_are_bare() -> None:
 
 
 @pytest.mark.parametrize("standard", [True, False])
-def test_both_forms_say_the_same(standard: bool) -> None:
+def test_reply_with_addresses_has_equal_content_in_both_forms(standard: bool) -> None:
     body = reply_with_addresses(TABLE, standard=standard).body
     assert decode_cluster_table(body) == TABLE
 
 
 @pytest.mark.parametrize(("version", "standard"), [(0, False), (400, False), (401, True)])
-def test_the_version_decides(version: int, standard: bool) -> None:
+def test_reads_standard_json_depends_on_the_client_version(version: int, standard: bool) -> None:
     assert reads_standard_json(Header(code=105, opaque=0, version=version)) is standard

@@ -29,7 +29,7 @@ def test_topic_rows_hold_what_the_broker_registered() -> None:
     assert topics.rows_of("U") == {}
 
 
-def test_topics_that_look_alike_share_a_row() -> None:
+def test_topic_rows_that_are_equal_are_shared() -> None:
     topics = table(b=["T", "U"])
     assert topics.rows_of("T")["b"] is topics.rows_of("U")["b"]
 
@@ -40,7 +40,7 @@ def test_topic_rows_of_a_slave_are_read_only() -> None:
     assert perms(topics, "b", "T", "U") == [4, 4]
 
 
-def test_both_views_agree() -> None:
+def test_topic_rows_and_names_agree() -> None:
     topics = table(a=["T", "U"], b=["U", "V"])
     assert set(topics.names()) == {"T", "U", "V"}
     assert set(topics.names_of(["a"])) == {"T", "U"}
@@ -49,7 +49,7 @@ def test_both_views_agree() -> None:
     assert not topics.has("T", "b")
 
 
-def test_a_topic_is_dropped_from_one_broker_or_from_all() -> None:
+def test_topic_drop_applies_to_one_broker_or_all() -> None:
     topics = table(a=["T", "U"], b=["U"])
     topics.drop("U", "a")
     assert topics.rows_of("U").keys() == {"b"}
@@ -61,7 +61,7 @@ def test_a_topic_is_dropped_from_one_broker_or_from_all() -> None:
     assert topics.names_of(["b"]) == ()
 
 
-def test_a_broker_takes_its_topics_with_it() -> None:
+def test_drop_broker_removes_its_topics() -> None:
     topics = table(a=["T", "U"], b=["U"])
     topics.drop_broker("a")
     topics.drop_broker("x")
@@ -76,7 +76,7 @@ def test_topic_rows_not_kept_are_dropped() -> None:
     assert topics.rows_of("T").keys() == {"b"}
 
 
-def test_write_permission_goes_and_comes_back() -> None:
+def test_wipe_write_and_add_write_change_every_topic_of_a_broker() -> None:
     topics = TopicTable()
     topics.take_over("a", [topic("T", perm=7), topic("U", perm=2)], writable=True)
     topics.take_over("b", [topic("T")], writable=True)
@@ -88,13 +88,13 @@ def test_write_permission_goes_and_comes_back() -> None:
     assert topics.wipe_write("x") == 0
 
 
-def test_topics_are_found_by_their_flag() -> None:
+def test_names_with_finds_topics_by_flag() -> None:
     topics = TopicTable()
     topics.take_over("a", [topic("T", flag=1), topic("U", flag=2)], writable=True)
     assert topics.names_with(lambda flag: flag & 2 != 0) == ("U",)
 
 
-def test_the_table_does_not_grow_beyond_its_limits() -> None:
+def test_topic_table_over_its_limits_is_rejected() -> None:
     topics = TopicTable(topics_max=2, rows_max=3)
     topics.take_over("a", [topic("T"), topic("U")], writable=True)
     topics.check_room("a", ["T", "U"])

@@ -25,13 +25,13 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_a_broker_registers(desk: Desk) -> None:
+def test_registration_creates_a_route_and_is_logged(desk: Desk) -> None:
     assert desk.register() == Reply()
     assert desk.route()["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
     assert desk.events == ["broker.registered"]
 
 
-def test_the_checksum_is_looked_at_unless_it_is_0(desk: Desk) -> None:
+def test_registration_with_a_wrong_checksum_is_rejected_unless_it_is_0(desk: Desk) -> None:
     body = body_of(topic("T"), topic("U"))
     desk.register(body=body, bodyCrc32=str(registration.checksum(body)))
     desk.register(body=body, bodyCrc32="0")
@@ -39,20 +39,20 @@ def test_the_checksum_is_looked_at_unless_it_is_0(desk: Desk) -> None:
         desk.register(body=body, bodyCrc32=str(registration.checksum(body) ^ 1))
 
 
-def test_the_compressed_form_is_read_whatever_the_header_says(desk: Desk) -> None:
+def test_registration_in_compressed_form_is_detected_without_the_header(desk: Desk) -> None:
     table = TopicConfigTable(topic_config_table={n: topic(n) for n in ("T", "U")})
     body = registration.encode_compressed(RegisterBrokerBody(topic_config_serialize_wrapper=table))
     desk.register(body=body, compressed="false")
     assert desk.route()["queueDatas"][0]["readQueueNums"] == 4
 
 
-def test_a_single_topic_of_an_unknown_broker_is_an_error(desk: Desk) -> None:
+def test_registration_of_a_single_topic_of_an_unknown_broker_is_rejected(desk: Desk) -> None:
     with pytest.raises(RequestRejected, match="register broker failed") as caught:
         desk.register(topic("T"))
     assert caught.value.code == 1
 
 
-def test_outdated_broker_gets_a_success_response(desk: Desk) -> None:
+def test_registration_of_an_outdated_broker_gets_a_success_response(desk: Desk) -> None:
     newer = DataVersion(state_version=2)
     table = TopicConfigTable(data_version=newer)
     body = registration.encode_registration(
@@ -67,7 +67,7 @@ def test_outdated_broker_gets_a_success_response(desk: Desk) -> None:
     assert desk.register(also=slave | {"brokerAddr": "10.0.0.4:10911"}) == Reply()
 
 
-def test_a_slave_is_told_where_its_master_is(desk: Desk) -> None:
+def test_registration_response_to_a_slave_has_the_master_addresses(desk: Desk) -> None:
     slave = {"brokerId": "1", "brokerAddr": "10.0.0.2:10911"}
     assert desk.register(also=slave).ext == {}
     desk.register()
@@ -84,7 +84,7 @@ def registered_as(epoch: int) -> bytes:
     )
 
 
-def test_old_master_is_outdated_although_the_later_one_is_gone(desk: Desk) -> None:
+def test_registration_of_an_old_master_is_outdated_after_the_new_one_left(desk: Desk) -> None:
     old = {"tzEpoch": "1", "tzEpochToken": "aa"}
     new = {"tzEpoch": "2", "tzEpochToken": "bb", "brokerAddr": "10.0.0.2:10911"}
     desk.register(body=registered_as(1), also=old)
@@ -98,7 +98,7 @@ def test_old_master_is_outdated_although_the_later_one_is_gone(desk: Desk) -> No
     assert desk.register(body=registered_as(1), also=slave).ext == {"tzEpochSeen": "2"}
 
 
-def test_slave_learns_whether_its_master_is_one_that_greets(desk: Desk) -> None:
+def test_registration_response_to_a_slave_says_if_the_master_greets(desk: Desk) -> None:
     slave = {"brokerId": "1", "brokerAddr": "10.0.0.2:10911"}
     desk.register(tzEpoch="1")
     assert desk.register(also=slave).ext["tzMasterGreets"] == "true"
@@ -106,7 +106,7 @@ def test_slave_learns_whether_its_master_is_one_that_greets(desk: Desk) -> None:
     assert "tzMasterGreets" not in desk.register(also=slave).ext
 
 
-def test_a_broker_is_told_the_order_config(desk: Desk) -> None:
+def test_registration_response_has_the_order_config(desk: Desk) -> None:
     desk.ask(
         RequestCode.PUT_KV_CONFIG,
         {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:8"},
@@ -135,7 +135,7 @@ def test_registration_with_invalid_fields_is_rejected(desk: Desk, ext: dict[str,
     assert desk.state.routes.broker_count == 0
 
 
-def test_topics_with_unsound_names_get_no_route(desk: Desk) -> None:
+def test_registration_of_topics_with_invalid_names_adds_no_route(desk: Desk) -> None:
     desk.register(topic("T"), topic("U"), topic("bad\nname"), topic("c"))
     listed = desk.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body
     assert decode_topic_list(listed).topic_list == ("T", "U", "c")
@@ -144,13 +144,13 @@ def test_topics_with_unsound_names_get_no_route(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("asked", "timeout_s"), [("0", 120), ("5000", 5), ("1", 1), (str(2**62), 3600)]
 )
-def test_the_time_a_broker_asks_for_is_bounded(desk: Desk, asked: str, timeout_s: int) -> None:
+def test_registration_timeout_is_bounded(desk: Desk, asked: str, timeout_s: int) -> None:
     desk.register(heartbeatTimeoutMillis=asked)
     assert desk.state.routes.evict(timeout_s) == []
     assert len(desk.state.routes.evict(timeout_s + 0.1)) == 1
 
 
-def test_a_broker_unregisters(desk: Desk) -> None:
+def test_unregister_removes_the_broker_once(desk: Desk) -> None:
     desk.register()
     desk.ask(RequestCode.UNREGISTER_BROKER, identity())
     desk.ask(RequestCode.UNREGISTER_BROKER, identity())
@@ -158,14 +158,14 @@ def test_a_broker_unregisters(desk: Desk) -> None:
     assert desk.events == ["broker.registered", "broker.unregistered"]
 
 
-def test_a_heartbeat_is_a_sign_of_life(desk: Desk) -> None:
+def test_broker_heartbeat_keeps_the_registration(desk: Desk) -> None:
     desk.register()
     desk.clock.advance(seconds=119)
     desk.ask(RequestCode.BROKER_HEARTBEAT, identity())
     assert desk.state.routes.evict(200) == []
 
 
-def test_the_data_version_is_compared(desk: Desk) -> None:
+def test_query_data_version_reports_whether_it_changed(desk: Desk) -> None:
     def ask(counter: int) -> tuple[str, Any]:
         body = msgspec.json.encode({"counter": counter, "timestamp": 0})
         reply = desk.ask(RequestCode.QUERY_DATA_VERSION, identity(), body)
@@ -183,7 +183,7 @@ def test_the_data_version_is_compared(desk: Desk) -> None:
     assert desk.state.routes.evict(119 + 121) == []
 
 
-def test_members_are_listed(desk: Desk) -> None:
+def test_broker_member_group_lists_the_members(desk: Desk) -> None:
     desk.register()
     desk.register(brokerId="1", brokerAddr="10.0.0.2:10911")
     reply = desk.ask(RequestCode.GET_BROKER_MEMBER_GROUP, identity())
@@ -199,7 +199,7 @@ def test_members_are_listed(desk: Desk) -> None:
 # Address by dial
 
 
-def test_a_broker_of_this_machine_is_told_as_dialled(desk: Desk) -> None:
+def test_address_of_a_local_broker_is_returned_as_dialled(desk: Desk) -> None:
     near = FakePeer(remote="127.0.0.1:5000", local="127.0.0.1:9876")
     desk.register(brokerAddr="0.0.0.0:10911", tzAddressByDial="true", peer=near)
     desk.peer.local = "192.168.1.5:9876"
@@ -222,6 +222,8 @@ def test_a_broker_of_this_machine_is_told_as_dialled(desk: Desk) -> None:
         ("10.0.0.1:5000", {"tzAddressByDial": "true"}),
     ],
 )
-def test_other_brokers_keep_their_address(desk: Desk, remote: str, ext: dict[str, str]) -> None:
+def test_address_of_a_remote_broker_is_unchanged(
+    desk: Desk, remote: str, ext: dict[str, str]
+) -> None:
     desk.register(peer=FakePeer(remote=remote, local="127.0.0.1:9876"), also=ext)
     assert desk.route()["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}

@@ -17,7 +17,7 @@ def world() -> World:
 # Leaving
 
 
-def test_the_last_member_takes_the_topics_with_it(world: World) -> None:
+def test_unregister_of_the_last_member_removes_its_topics(world: World) -> None:
     world.register(broker(A))
     world.register(broker(B, broker_id=1))
     assert world.table.unregister("broker-a", A)
@@ -36,7 +36,7 @@ def test_replaced_broker_does_not_remove_its_successor(world: World) -> None:
     assert world.addresses() == {0: B}
 
 
-def test_a_silent_broker_is_forgotten(world: World) -> None:
+def test_silent_broker_is_evicted_after_the_timeout(world: World) -> None:
     world.register(broker(A))
     world.now_s = 100
     world.register(broker(B, name="broker-b"))
@@ -50,7 +50,7 @@ def test_a_silent_broker_is_forgotten(world: World) -> None:
     assert not world.table.has_link(world.connection)
 
 
-def test_a_broker_may_name_its_own_time(world: World) -> None:
+def test_silent_broker_is_evicted_after_its_own_timeout(world: World) -> None:
     world.register(broker(A, timeout_s=10))
     assert world.table.evict(10) == []
     assert len(world.table.evict(10.5)) == 1
@@ -70,7 +70,7 @@ def test_heartbeat_keeps_a_broker_registered(world: World, sign: str) -> None:
     assert len(world.table.evict(240)) == 1
 
 
-def test_brokers_go_with_their_connection(world: World) -> None:
+def test_closed_connection_removes_its_brokers(world: World) -> None:
     world.register(broker(A))
     world.register(broker(C, name="broker-c"))
     first, world.connection = world.connection, object()
@@ -81,7 +81,7 @@ def test_brokers_go_with_their_connection(world: World) -> None:
     assert world.addresses("broker-b") == {0: B}
 
 
-def test_a_broker_that_dialled_again_outlives_its_old_connection(world: World) -> None:
+def test_closed_old_connection_keeps_a_reconnected_broker(world: World) -> None:
     world.register(broker(A))
     first, world.connection = world.connection, object()
     world.register(broker(A))
@@ -93,14 +93,14 @@ def test_a_broker_that_dialled_again_outlives_its_old_connection(world: World) -
 # Questions
 
 
-def test_the_data_version_is_remembered(world: World) -> None:
+def test_data_version_of_a_broker_is_remembered(world: World) -> None:
     world.register(broker(A, counter=7))
     assert world.table.data_version_of("broker-a", A) == DataVersion(counter=7)
     assert world.table.data_version_of("broker-a", B) is None
     assert world.table.data_version_of("broker-x", A) is None
 
 
-def test_the_cluster_table_lists_everything(world: World) -> None:
+def test_cluster_table_lists_all_clusters_and_brokers(world: World) -> None:
     world.register(broker(A, cluster="c"))
     world.register(broker(B, cluster="c", broker_id=1, zone="z"))
     world.register(broker(C, cluster="d", name="broker-c"))
@@ -113,7 +113,7 @@ def test_the_cluster_table_lists_everything(world: World) -> None:
     assert world.table.broker_count == 2
 
 
-def test_a_slave_finds_its_master(world: World) -> None:
+def test_master_of_returns_the_addresses_of_the_master(world: World) -> None:
     assert world.table.master_of("broker-a") is None
     world.register(broker(A, ha_address="10.0.0.1:10912"))
     master = world.table.master_of("broker-a")
@@ -121,7 +121,7 @@ def test_a_slave_finds_its_master(world: World) -> None:
     assert (master.address, master.ha_address) == (A, "10.0.0.1:10912")
 
 
-def test_unchosen_addresses_are_returned_as_dialled(world: World) -> None:
+def test_route_returns_unconfigured_addresses_as_dialled(world: World) -> None:
     world.register(broker("127.0.0.1:10911", by_dial=True))
     world.register(broker("127.0.0.1:10921", name="broker-b"))
     local = "192.168.1.5:9876"
@@ -136,7 +136,7 @@ def test_unchosen_addresses_are_returned_as_dialled(world: World) -> None:
     assert world.table.unregister("broker-a", "127.0.0.1:10911")
 
 
-def test_a_zone_keeps_what_is_near(world: World) -> None:
+def test_in_zone_keeps_brokers_of_the_zone(world: World) -> None:
     world.register(broker(A, zone="East"))
     world.register(broker(B, name="broker-b", zone="west"))
     world.register(broker(C, name="broker-c"))
@@ -152,7 +152,7 @@ def test_a_zone_keeps_what_is_near(world: World) -> None:
     assert names("north")[0] == ["broker-a", "broker-b", "broker-c"]
 
 
-def test_a_zone_keeps_groups_without_a_master(world: World) -> None:
+def test_in_zone_keeps_groups_without_a_master(world: World) -> None:
     world.register(broker(A, zone="east"))
     world.register(broker(B, name="broker-b", broker_id=1, acting_master=True))
     near = in_zone(world.route(), "east")

@@ -115,7 +115,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def test_unproven_connections_over_their_bound_replace_the_oldest() -> None:
+def test_acceptor_over_the_unproven_limit_closes_the_oldest() -> None:
     async def scene(world: World) -> None:
         readers = [await world.silent() for _ in range(7)]
         for reader in readers[:3]:
@@ -129,7 +129,7 @@ def test_unproven_connections_over_their_bound_replace_the_oldest() -> None:
     play(scene)
 
 
-def test_proven_connections_are_kept_and_new_ones_closed() -> None:
+def test_acceptor_full_of_proven_connections_closes_new_ones() -> None:
     async def scene(world: World) -> None:
         for _ in range(8):
             assert await world.speaking() == b"y"
@@ -140,7 +140,7 @@ def test_proven_connections_are_kept_and_new_ones_closed() -> None:
     play(scene)
 
 
-def test_a_port_that_serves_unproven_peers_keeps_places_for_them() -> None:
+def test_acceptor_that_serves_unproven_peers_keeps_slots_for_them() -> None:
     async def scene(world: World) -> None:
         for _ in range(4):
             assert await world.speaking() == b"y"
@@ -150,7 +150,7 @@ def test_a_port_that_serves_unproven_peers_keeps_places_for_them() -> None:
     play(scene, replace(PORT, serves_unproven=True))
 
 
-def test_an_unproven_connection_is_closed_at_its_deadline() -> None:
+def test_acceptor_closes_an_unproven_connection_at_its_deadline() -> None:
     async def scene(world: World) -> None:
         assert await world.speaking() == b"y"
         silent = [await world.silent() for _ in range(3)]
@@ -165,7 +165,7 @@ def test_an_unproven_connection_is_closed_at_its_deadline() -> None:
     play(scene, replace(PORT, prove_s=0.1))
 
 
-def test_connections_of_one_source_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acceptor_limits_connections_of_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ["10.0.0.1"]
 
     def made_up(_host: str) -> str:
@@ -188,7 +188,7 @@ def test_connections_of_one_source_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     play(scene)
 
 
-def test_a_port_that_serves_unproven_peers_keeps_places_for_each_source(
+def test_acceptor_that_serves_unproven_peers_keeps_slots_per_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An orchestrator's probes may come from the same address as a busy browser or proxy."""
@@ -208,7 +208,7 @@ def test_a_port_that_serves_unproven_peers_keeps_places_for_each_source(
     play(scene, replace(PORT, connections_max=40, serves_unproven=True))
 
 
-def test_ports_divide_the_budget_by_weight() -> None:
+def test_descriptor_budget_is_divided_by_weight() -> None:
     async def run() -> None:
         budget = DescriptorBudget(lambda: 100)
         with contextlib.ExitStack() as stack:
@@ -230,7 +230,7 @@ def listening(weight: int, budget: DescriptorBudget, stack: contextlib.ExitStack
     return made
 
 
-def test_a_port_never_exceeds_its_share_of_the_descriptors() -> None:
+def test_acceptor_never_exceeds_its_share_of_descriptors() -> None:
     async def scene(world: World) -> None:
         for _ in range(3):
             assert await world.speaking() == b"y"
@@ -240,7 +240,7 @@ def test_a_port_never_exceeds_its_share_of_the_descriptors() -> None:
     play(scene, budget=3)
 
 
-def test_accepting_resumes_after_the_system_ran_out_of_descriptors(
+def test_acceptor_resumes_after_the_system_ran_out_of_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE]
@@ -274,11 +274,11 @@ def test_accepting_resumes_after_the_system_ran_out_of_descriptors(
         ("name", "name"),
     ],
 )
-def test_source_of_an_address(host: str, source: str) -> None:
+def test_source_of_an_address_is_the_host_or_its_prefix(host: str, source: str) -> None:
     assert source_of(host) == source
 
 
-def test_pages_leave_places_for_health_and_members_for_strangers() -> None:
+def test_http_and_raft_ports_limit_unproven_peers_to_half() -> None:
     for port in (HTTP_PORT, RAFT_PORT):
         assert port.unproven_max <= port.connections_max // 2
         assert port.unproven_per_source_max < port.unproven_max

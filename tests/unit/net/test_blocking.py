@@ -150,7 +150,7 @@ def test_blocking_connect_to_an_invalid_address_is_unreachable(address: str) -> 
         BlockingPeer(address)
 
 
-def test_an_address_may_stand_in_brackets(start: Start) -> None:
+def test_blocking_connect_accepts_an_address_in_brackets(start: Start) -> None:
     host, _, port = start(echo).rpartition(":")
     with BlockingPeer(f"[{host}]:{port}") as peer:
         assert peer.call(1)[0].code == 2

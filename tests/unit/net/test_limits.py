@@ -57,7 +57,7 @@ def test_connection_budget_counts_the_files_that_are_open() -> None:
         assert connection_budget() <= before - 10
 
 
-def test_as_many_files_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allow_files_raises_the_limit_to_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = pretend(monkeypatch, 10, 99)
     assert allow_files() == 99
     assert limit.both == (99, 99)
@@ -65,7 +65,7 @@ def test_as_many_files_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> 
     assert limit.set_count == 1
 
 
-def test_relations() -> None:
+def test_net_limits_are_consistent_with_each_other() -> None:
     bounds = NetLimits()
     assert bounds.write_bytes_max < bounds.unsent_bytes_max
     assert bounds.partial_s < bounds.idle_s

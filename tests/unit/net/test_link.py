@@ -48,7 +48,7 @@ class Noting:
         self.closed_links.append(connection)
 
 
-def test_frames_of_one_read_are_handled_together_and_answered_in_one_write() -> None:
+def test_connection_handles_frames_of_one_read_with_one_write() -> None:
     service = Noting()
     wired = Wired(service)
     wired.arrives(frame(1) + frame(2) + frame(3))
@@ -77,7 +77,7 @@ def test_connection_receives_a_frame_larger_than_the_buffer() -> None:
     assert service.opaques == [1, 2]
 
 
-def test_the_beginning_of_a_frame_stays_with_its_connection() -> None:
+def test_connection_keeps_its_partial_frame() -> None:
     service, loop = Noting(), FakeLoop()
     shared = Shared(NetLimits(), FrameBuffer(4096))
     first = Wired(service, shared=shared, loop=loop)
@@ -94,7 +94,7 @@ def test_the_beginning_of_a_frame_stays_with_its_connection() -> None:
     assert shared.partial_bytes == 0
 
 
-def test_the_time_of_a_frame_runs_from_its_first_byte() -> None:
+def test_connection_measures_a_frame_from_its_first_byte() -> None:
     service = Noting()
     wired = Wired(service)
     data = frame(1)
@@ -108,7 +108,9 @@ def test_the_time_of_a_frame_runs_from_its_first_byte() -> None:
 
 
 @pytest.mark.parametrize("failure", [ProtocolError("bad"), None])
-def test_bad_frames_end_the_connection_after_the_good_ones(failure: Exception | None) -> None:
+def test_connection_handles_valid_frames_before_an_invalid_one_closes_it(
+    failure: Exception | None,
+) -> None:
     service = Noting()
     wired = Wired(service)
     if failure is None:
@@ -122,7 +124,7 @@ def test_bad_frames_end_the_connection_after_the_good_ones(failure: Exception | 
     assert wired.connection.closing_since == wired.loop.now
 
 
-def test_a_failure_leaves_nothing_in_the_shared_buffer() -> None:
+def test_connection_failure_leaves_the_shared_buffer_empty() -> None:
     service, loop = Noting(), FakeLoop()
     shared = Shared(NetLimits(), FrameBuffer(4096))
     bad = Wired(service, shared=shared, loop=loop)
@@ -136,7 +138,7 @@ def test_a_failure_leaves_nothing_in_the_shared_buffer() -> None:
     assert service.opaques == [3]
 
 
-def test_frames_that_were_left_come_again_before_new_ones() -> None:
+def test_connection_handles_postponed_frames_before_new_ones() -> None:
     service = Noting()
     service.stop_before = 2
     wired = Wired(service)
@@ -153,7 +155,7 @@ def test_frames_that_were_left_come_again_before_new_ones() -> None:
     assert service.opaques == [1, 2, 3, 4]
 
 
-def test_bad_bytes_behind_frames_that_were_left() -> None:
+def test_connection_with_postponed_frames_closes_at_invalid_bytes_later() -> None:
     service = Noting()
     service.stop_before = 2
     wired = Wired(service)
@@ -182,7 +184,7 @@ def test_connection_pauses_reading_for_a_peer_that_does_not_read() -> None:
     assert wired.connection.blocked_since is None
 
 
-def test_answers_that_wait_count_before_they_are_written() -> None:
+def test_connection_counts_queued_responses_before_they_are_written() -> None:
     service = Noting()
     wired = Wired(service, limits=NetLimits(write_bytes_max=3))
     wired.arrives(frame(1) + frame(2) + frame(3) + frame(4))
@@ -244,7 +246,7 @@ def test_connection_turn_ends_at_its_time_limit() -> None:
     assert wired.transport.is_reading
 
 
-def test_a_turn_ends_when_it_has_produced_enough() -> None:
+def test_connection_turn_ends_at_its_byte_limit() -> None:
     class Large(Noting):
         def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
             for index in range(batch.count):
@@ -265,7 +267,7 @@ def test_a_turn_ends_when_it_has_produced_enough() -> None:
     assert wired.transport.is_reading
 
 
-def test_a_full_round_postpones_new_connections_and_serves_cheap_ones() -> None:
+def test_connection_turns_in_a_full_round_are_for_cheap_ones_only() -> None:
     service, loop = Noting(), FakeLoop()
     shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
     cheap, new = (Wired(service, shared=shared, loop=loop) for _ in range(2))
@@ -282,7 +284,7 @@ def test_a_full_round_postpones_new_connections_and_serves_cheap_ones() -> None:
     assert shared.partial_bytes == 0
 
 
-def test_a_connection_that_ends_while_it_waits_in_line_is_forgotten() -> None:
+def test_connection_closed_while_waiting_for_its_turn_is_dropped() -> None:
     service, loop = Noting(), FakeLoop()
     shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
     wired = Wired(service, shared=shared, loop=loop)
@@ -344,7 +346,7 @@ def test_connection_gives_handlers_the_peer() -> None:
     assert wired.connection.remote_host == bytes([10, 1, 1, 1, 0, 0, 0x12, 0x67])
 
 
-def test_memory_that_waits_is_counted_and_given_back() -> None:
+def test_connection_buffers_are_counted_and_released() -> None:
     relieved: list[bool] = []
     shared = Shared(
         NetLimits(partial_bytes_max=1, unsent_bytes_max=10),

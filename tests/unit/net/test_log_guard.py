@@ -27,11 +27,11 @@ from tianzhou.net.log_guard import (
         ("天舟", "天舟"),
     ],
 )
-def test_one_entry(text: str, shown: str) -> None:
+def test_one_entry_escapes_untrusted_text(text: str, shown: str) -> None:
     assert one_entry(text) == shown
 
 
-def test_long_texts_are_cut() -> None:
+def test_one_entry_truncates_long_text() -> None:
     assert len(one_entry(10 * TEXT_CHARS_MAX * "x")) == TEXT_CHARS_MAX
 
 
@@ -72,7 +72,7 @@ def test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer() 
     assert written(guard, [failing(ValueError, "x", WINDOW_S)]) == [0]
 
 
-def test_rate_limit_tells_errors_at_different_places_apart() -> None:
+def test_rate_limit_counts_errors_of_different_places_separately() -> None:
     guard = RateLimit()
     written(guard, [failing(ValueError, "x") for _ in range(50)])
     with pytest.raises(ValueError, match="elsewhere") as caught:
@@ -81,7 +81,7 @@ def test_rate_limit_tells_errors_at_different_places_apart() -> None:
     assert written(guard, [record_of("failed", exc_info=elsewhere)]) == [0]
 
 
-def test_rate_limit_takes_a_record_whose_error_has_no_trace() -> None:
+def test_rate_limit_accepts_a_record_whose_error_has_no_traceback() -> None:
     guard = RateLimit()
     bare = ValueError("never raised")
     records = [record_of("x", exc_info=(ValueError, bare, None)) for _ in range(5)]

@@ -106,7 +106,7 @@ def test_router_oneway_request_gets_no_response(code: int) -> None:
     assert answer(Front(), code, flag=ONEWAY_FLAG) is None
 
 
-def test_later_answers_and_answers_to_us() -> None:
+def test_router_returns_nothing_for_deferred_requests_and_responses() -> None:
     assert answer(Front(), 5) is None
     assert answer(Front(), 0, flag=RESPONSE_FLAG) is None
 
@@ -155,7 +155,7 @@ def responses(wired: Wired) -> list[tuple[int, int]]:
     return [(header.opaque, header.code) for header in decode_headers(buffer.take())]
 
 
-def test_request_in_steps_takes_one_step_in_each_round() -> None:
+def test_router_runs_one_step_of_a_request_per_round() -> None:
     _, rounds, wired = stepping()
     asked(wired, b"5")
     assert responses(wired) == []
@@ -163,7 +163,7 @@ def test_request_in_steps_takes_one_step_in_each_round() -> None:
     assert responses(wired) == [(0, 0)]
 
 
-def test_requests_in_steps_share_rounds_and_the_short_one_is_first() -> None:
+def test_router_interleaves_stepwise_requests() -> None:
     _, rounds, wired = stepping()
     asked(wired, b"9", b"1", b"0")
     assert responses(wired) == [(2, 0)], "it had nothing to wait for"
@@ -171,14 +171,14 @@ def test_requests_in_steps_share_rounds_and_the_short_one_is_first() -> None:
     assert responses(wired) == [(1, 0), (0, 0)]
 
 
-def test_request_whose_later_step_fails_is_answered_with_the_reason() -> None:
+def test_router_reports_the_failure_of_a_later_step() -> None:
     _, rounds, wired = stepping()
     asked(wired, b"15")
     rounds.run()
     assert responses(wired) == [(0, 16)]
 
 
-def test_request_in_steps_beyond_the_limit_is_refused() -> None:
+def test_router_rejects_stepwise_requests_beyond_the_limit() -> None:
     _, rounds, wired = stepping()
     asked(wired, *[b"2"] * (UNFINISHED_MAX + 1))
     assert responses(wired) == [(UNFINISHED_MAX, ResponseCode.SYSTEM_BUSY)]
@@ -186,7 +186,7 @@ def test_request_in_steps_beyond_the_limit_is_refused() -> None:
     assert len(responses(wired)) == UNFINISHED_MAX
 
 
-def test_request_in_steps_without_a_loop_is_answered_at_once() -> None:
+def test_router_without_a_loop_runs_all_steps_at_once() -> None:
     front = Front()
     front.router = RequestRouter({1: _in_steps})
     found = answer(front, 1, body=b"2000")

@@ -39,12 +39,12 @@ class Line:
         self.turns.wait(resume, cost_s)
 
 
-def test_may_begin_in_an_empty_round_is_true_for_all() -> None:
+def test_turns_in_an_empty_round_may_begin_at_any_cost() -> None:
     line = Line()
     assert all(line.turns.may_begin(cost) for cost in (None, 0.0, LONG_S, 1.0))
 
 
-def test_may_begin_in_a_full_round_is_true_for_short_turns_only() -> None:
+def test_turns_in_a_full_round_may_begin_only_if_short() -> None:
     line = Line()
     line.work(ROUND_S)
     assert line.turns.may_begin(SHORT_S)
@@ -53,14 +53,14 @@ def test_may_begin_in_a_full_round_is_true_for_short_turns_only() -> None:
     assert line.turns.may_begin(None), "the next round has room again"
 
 
-def test_took_does_not_count_short_turns() -> None:
+def test_turns_that_are_short_do_not_fill_a_round() -> None:
     line = Line()
     for _ in range(1_000):
         line.work(SHORT_S)
     assert line.turns.may_begin(None)
 
 
-def test_queued_responses_fill_a_round_before_they_are_written() -> None:
+def test_turns_count_queued_responses_before_they_are_written() -> None:
     line = Line()
     for _ in range(10):
         line.turns.queued(1 << 20, cast("Any", line.loop))
@@ -69,7 +69,7 @@ def test_queued_responses_fill_a_round_before_they_are_written() -> None:
     assert line.turns.may_begin(None)
 
 
-def test_waiting_connections_are_spread_over_rounds() -> None:
+def test_turns_of_waiting_connections_are_spread_over_rounds() -> None:
     line = Line()
     line.work(ROUND_S)
     for number in range(5):
@@ -84,7 +84,7 @@ def test_waiting_connections_are_spread_over_rounds() -> None:
     assert line.served == [f"long {number}" for number in range(5)], "in order"
 
 
-def test_medium_turns_come_before_new_connections_and_these_before_long_turns() -> None:
+def test_turns_are_served_medium_first_then_new_then_long() -> None:
     line = Line()
     line.work(ROUND_S)
     line.wait("long", LONG_S)
@@ -94,7 +94,7 @@ def test_medium_turns_come_before_new_connections_and_these_before_long_turns() 
     assert line.served == ["medium", "new", "long"]
 
 
-def test_average_after_one_long_turn_is_soon_short_again() -> None:
+def test_average_cost_after_one_long_turn_is_soon_short_again() -> None:
     cost = average_s(average_s(None, 0.0001), 0.002)
     assert cost < MEDIUM_S
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_average_after_one_long_turn_is_soon_short_again() -> None:
     assert cost <= SHORT_S
 
 
-def test_average_of_a_peer_that_alternates_stays_long() -> None:
+def test_average_cost_of_an_alternating_peer_stays_long() -> None:
     cost = None
     costs: list[float] = []
     for turn in range(100):
@@ -111,12 +111,12 @@ def test_average_of_a_peer_that_alternates_stays_long() -> None:
     assert min(costs[1:]) > SHORT_S
 
 
-def test_clock_for_short_turns_is_cheap_and_doubted() -> None:
+def test_clock_for_short_turns_is_monotonic_with_a_bound() -> None:
     assert clock_for(SHORT_S) == (time.monotonic, DOUBT_S)
     assert clock_for(None) == clock_for(2 * SHORT_S) == (time.thread_time, math.inf)
 
 
-def test_average_of_a_peer_whose_long_turns_are_doubted_becomes_long() -> None:
+def test_average_cost_with_bounded_samples_still_becomes_long() -> None:
     cost = 0.00005
     seen: list[float] = []
     for turn in range(100):
