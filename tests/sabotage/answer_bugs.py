@@ -39,7 +39,7 @@ CLIENTS: Final = (
          ("tianzhou.broker.ingest.send_responses:SendResponses.full",
           "if unique is not None and not is_batch:", "if False:")),
     _bug("integers with leading zeros refused",
-         "test_wire_fields:test_integer_spelled_as_only_java_does_is_read",
+         "test_wire_fields:test_from_ext_accepts_integers_in_java_spelling",
          ("tianzhou.wire.fields:_with_plain_integers", "if _JAVA_INTEGER.fullmatch(value):",
           "if False:")),
     _bug("facts that tools need not shown",

@@ -14,16 +14,16 @@ from tianzhou.record.batch import (
 ONE = struct.pack(">iiiii3sh4s", 29, 0, 0, 7, 3, b"abc", 4, b"A\x01x\x02")
 
 
-def test_bytes_of_one_message() -> None:
+def test_encode_batch_of_one_message_has_the_documented_bytes() -> None:
     assert encode_batch([(7, b"abc", b"A\x01x\x02")]) == ONE
 
 
-def test_decode() -> None:
+def test_decode_batch_returns_every_message() -> None:
     both = decode_batch(ONE + encode_batch([(-1, b"", b"")]))
     assert both == [(7, b"abc", b"A\x01x\x02"), (-1, b"", b"")]
 
 
-def test_magic_and_checksum_are_not_looked_at() -> None:
+def test_decode_batch_ignores_magic_and_checksum() -> None:
     assert decode_batch(ONE[:4] + b"\xff" * 8 + ONE[12:]) == decode_batch(ONE)
 
 
@@ -51,13 +51,13 @@ def changed(at: int, code: str, value: int) -> bytes:
         (changed(23, ">h", -1), "claims -1 bytes of properties"),
     ],
 )
-def test_damage_is_refused_with_its_place(data: bytes, message: str) -> None:
+def test_decode_batch_of_damaged_bytes_reports_the_position(data: bytes, message: str) -> None:
     with pytest.raises(BatchError, match=message):
         decode_batch(data)
 
 
 @pytest.mark.slow
-def test_too_many_messages() -> None:
+def test_decode_batch_of_too_many_messages_is_rejected() -> None:
     empty = (0, b"", b"")
     most = encode_batch([empty] * BATCH_MESSAGES_MAX)
     assert len(decode_batch(most)) == BATCH_MESSAGES_MAX
@@ -67,7 +67,7 @@ def test_too_many_messages() -> None:
         encode_batch([empty] * (BATCH_MESSAGES_MAX + 1))
 
 
-def test_encode_refuses_what_does_not_fit() -> None:
+def test_encode_batch_rejects_values_out_of_range() -> None:
     with pytest.raises(BatchError, match="at least one"):
         encode_batch([])
     with pytest.raises(BatchError, match="message 1: flag 2147483648"):
@@ -78,7 +78,7 @@ def test_encode_refuses_what_does_not_fit() -> None:
         encode_batch([(0, bytes(FRAME_BYTES_MAX), b"")])
 
 
-def test_join_properties() -> None:
+def test_join_properties_adds_a_missing_separator() -> None:
     inner, outer = b"A\x01x", b"B\x01y\x02"
     assert join_properties(inner, outer) == b"A\x01x\x02B\x01y\x02"
     assert (

@@ -25,17 +25,17 @@ def magic_of(data: bytes) -> int:
     return int.from_bytes(data[4:8], "big", signed=True)
 
 
-def test_nothing_gives_an_empty_chunk() -> None:
+def test_build_without_entries_gives_an_empty_chunk() -> None:
     chunk = build([], store_host=HOST, record_crc=True)
     assert (len(chunk), chunk.data, chunk.starts, chunk.ends) == (0, b"", [], [])
 
 
-def test_the_smallest_record() -> None:
+def test_build_of_an_empty_message_has_the_minimum_size() -> None:
     data = record(Entry(queue_key("", 0), b""), crc=False)
     assert len(data) == RECORD_BYTES_MIN == 91
 
 
-def test_the_checksum_is_the_last_property_and_covers_the_rest() -> None:
+def test_build_puts_the_checksum_last_and_covers_the_rest() -> None:
     data = record(Entry(KEY, b"body", b"TAGS\x01a\x02"))
     digits = crc_digits(crc32(data[:-CRC_PROPERTY_BYTES]))
     assert data.endswith(b"TAGS\x01a\x02__CRC32#\x01" + digits + b"\x02")
@@ -43,12 +43,12 @@ def test_the_checksum_is_the_last_property_and_covers_the_rest() -> None:
     assert crc_digits(0xFFFFFFFF) == b"7463847412", "31 bits"
 
 
-def test_a_missing_separator_is_added_before_the_checksum() -> None:
+def test_build_adds_a_missing_separator_before_the_checksum() -> None:
     data = record(Entry(KEY, b"", b"TAGS\x01a"))
     assert MessageView(data).properties == {"TAGS": "a"}
 
 
-def test_the_checksum_of_a_former_life_is_replaced() -> None:
+def test_build_replaces_an_existing_checksum() -> None:
     once = MessageView(record(Entry(KEY, b"", b"TAGS\x01a\x02"))).stored_properties
     twice = record(Entry(KEY, b"", once))
     assert twice.count(b"__CRC32#") == 1
@@ -83,20 +83,20 @@ def test_build_with_a_host_of_another_length_fails() -> None:
         build([Entry(KEY, b"", born_host=bytes(12))], store_host=HOST, record_crc=True)
 
 
-def test_the_version_depends_on_the_length_of_the_topic() -> None:
+def test_build_chooses_the_version_by_topic_length() -> None:
     assert magic_of(record(Entry(queue_key("t" * 127, 0), b""))) == MAGIC_V1
     assert magic_of(record(Entry(queue_key("t" * 128, 0), b""))) == MAGIC_V2
     assert MessageView(record(Entry(queue_key("题" * 100, 0), b""))).topic == "题" * 100
 
 
-def test_invisible_records_have_no_queue() -> None:
+def test_build_of_invisible_records_assigns_no_queue() -> None:
     kinds = (0, flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
     entries = [Entry(KEY, b"", sys_flag=kind) for kind in kinds]
     chunk = build(entries, store_host=HOST, record_crc=True)
     assert chunk.queues == [KEY, None, KEY, None]
 
 
-def test_too_large_is_refused_with_the_numbers() -> None:
+def test_build_of_a_too_large_record_reports_size_and_limit() -> None:
     with pytest.raises(RecordTooLarge, match="4259840"):
         record(Entry(KEY, bytes(limits.RECORD_BYTES_MAX)))
     with pytest.raises(RecordTooLarge, match="32767"):
@@ -106,7 +106,7 @@ def test_too_large_is_refused_with_the_numbers() -> None:
     assert record(Entry(KEY, b"", b"x" * limits.PROPERTIES_BYTES_MAX), crc=False)
 
 
-def test_how_many_fit() -> None:
+def test_fitting_counts_the_records_within_a_size() -> None:
     chunk = build([Entry(KEY, b"x")] * 5, store_host=HOST, record_crc=True)
     size = chunk.ends[0]
     assert chunk.fitting(0, 5 * size) == 5
@@ -117,7 +117,7 @@ def test_how_many_fit() -> None:
     assert chunk.fitting(0, 0) == 0
 
 
-def test_a_part_of_a_chunk_is_stamped_alone() -> None:
+def test_stamp_changes_only_the_given_records() -> None:
     chunk = build([Entry(KEY, b"x")] * 4, store_host=HOST, record_crc=True)
     before = bytes(chunk.data)
     stamp(chunk, 1, 3, queue_offsets=[8, 9], physical_offset=4096, store_timestamp=5)

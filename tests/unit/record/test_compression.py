@@ -51,13 +51,13 @@ def test_decompress_of_a_truncated_body_is_rejected(kind: int) -> None:
 
 
 @KINDS
-def test_a_wrong_type_is_an_error(kind: int) -> None:
+def test_decompress_with_a_wrong_type_is_rejected(kind: int) -> None:
     for other in {ZLIB, LZ4, ZSTD} - {ZLIB if kind == ZLIB_OLD else kind}:
         with pytest.raises(DecompressionError, match="is not"):
             decompress(compress(BODY, kind), other)
 
 
-def test_an_unknown_type_is_an_error() -> None:
+def test_compression_with_an_unknown_type_is_rejected() -> None:
     with pytest.raises(DecompressionError, match="type 0x500 of flag 0x501"):
         decompress(BODY, 0x501)
     with pytest.raises(UsageError, match="type 0x400 of flag 0x401"):
@@ -71,7 +71,7 @@ def streamed_zstd(body: bytes, window_log: int) -> bytes:
     return stream.compress(body) + stream.flush()
 
 
-def test_zstd_without_a_size() -> None:
+def test_decompress_of_zstd_without_a_size_is_limited() -> None:
     stored = streamed_zstd(BODY, 21)
     assert decompress(stored, ZSTD, limit=len(BODY)) == BODY
     for bad, limit in ((stored, len(BODY) - 1), (stored[:-1], len(BODY))):
@@ -79,7 +79,7 @@ def test_zstd_without_a_size() -> None:
             decompress(bad, ZSTD, limit=limit)
 
 
-def test_zstd_with_a_window_beyond_the_limit() -> None:
+def test_decompress_of_zstd_with_a_large_window_is_rejected() -> None:
     with pytest.raises(DecompressionError, match="too much memory"):
         decompress(streamed_zstd(BODY, 27), ZSTD)
 
@@ -101,7 +101,7 @@ def test_decompress_of_a_bomb_allocates_little(kind: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_does_not_load_the_libraries() -> None:
+def test_message_import_loads_no_compression_library() -> None:
     code = (
         "import sys, tianzhou.record.message;"
         "print(sorted({'lz4', 'zstandard', 'zlib'} & sys.modules.keys()))"
@@ -110,7 +110,7 @@ def test_a_broker_does_not_load_the_libraries() -> None:
     assert (done.stdout, done.stderr) == ("['zlib']\n", "")
 
 
-def test_lz4_blocks_do_not_refer_to_each_other() -> None:
+def test_compress_with_lz4_uses_independent_blocks() -> None:
     """Java's reader refuses frames without this bit: BLOCK_INDEPENDENCE of the descriptor."""
     stored = compress(b"x" * 300_000, LZ4)
     assert stored[4] & 0x20

@@ -21,35 +21,35 @@ JAVA_OFFSET_ID = "7F00000100009FCF0000000000000181"
 JAVA_UNIQUE_ID = "FD00000000000000000000000000000238BE30946E094C1DAB4E0001"
 
 
-def test_hosts() -> None:
+def test_encode_host_has_the_documented_bytes() -> None:
     assert encode_host(("127.0.0.1", 40911)) == bytes.fromhex("7F00000100009FCF")
     assert encode_host(("fd00::2", 1)) == bytes.fromhex("FD00000000000000000000000000000200000001")
     assert decode_host(encode_host(("fd00::2", 65535))) == Host("fd00::2", 65535)
 
 
-def test_a_wrapped_ipv4_address_is_an_ipv4_address() -> None:
+def test_encode_host_unwraps_a_mapped_ipv4_address() -> None:
     assert encode_host(("::ffff:10.0.0.7", 80)) == encode_host(("10.0.0.7", 80))
     wrapped = bytes(10) + b"\xff\xff\x0a\x00\x00\x07" + bytes(4)
     assert decode_host(memoryview(wrapped)) == ("10.0.0.7", 0)
 
 
-def test_a_strange_port_stays_readable() -> None:
+def test_decode_host_with_an_invalid_port_is_readable() -> None:
     assert decode_host(b"\x7f\x00\x00\x01\xff\xff\xff\xff") == ("127.0.0.1", -1)
 
 
 @pytest.mark.parametrize("host", [("localhost", 1), ("", 1), ("1.2.3.4", -1), ("1.2.3.4", 65536)])
-def test_hosts_refused(host: tuple[str, int]) -> None:
+def test_encode_host_rejects_an_invalid_address_or_port(host: tuple[str, int]) -> None:
     with pytest.raises(UsageError, match=r"not an IP address|outside"):
         encode_host(host)
 
 
 @pytest.mark.parametrize("size", [0, 7, 9, 19, 21])
-def test_host_sizes_refused(size: int) -> None:
+def test_decode_host_rejects_another_size(size: int) -> None:
     with pytest.raises(UsageError, match=f"not {size}"):
         decode_host(bytes(size))
 
 
-def test_offset_ids() -> None:
+def test_offset_id_equals_java() -> None:
     place = OffsetId(Host("127.0.0.1", 40911), PhysicalOffset(0x181))
     assert decode_offset_id(JAVA_OFFSET_ID) == place
     assert decode_offset_id(JAVA_OFFSET_ID.lower()) == place
@@ -74,7 +74,7 @@ def test_offset_ids() -> None:
         (JAVA_OFFSET_ID[:16] + "F" * 16, "names no place: its offset is -1"),
     ],
 )
-def test_offset_ids_refused(text: str, message: str) -> None:
+def test_decode_offset_id_rejects_invalid_text(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         decode_offset_id(text)
 
@@ -83,7 +83,7 @@ def ms(year: int, month: int, day: int, zone: timezone = UTC) -> int:
     return int(datetime(year, month, day, tzinfo=zone).timestamp()) * 1000
 
 
-def test_the_unique_id_a_java_producer_would_make() -> None:
+def test_unique_id_equals_java() -> None:
     made = UniqueIds(
         address=bytes.fromhex("FD000000000000000000000000000002"),
         pid=0x38BE,
@@ -95,7 +95,7 @@ def test_the_unique_id_a_java_producer_would_make() -> None:
     assert made.next(start + 0x4C1DAB4E) == JAVA_UNIQUE_ID
 
 
-def test_parts_of_a_unique_id() -> None:
+def test_parts_of_unique_id_are_decoded() -> None:
     assert parts_of_unique_id(JAVA_UNIQUE_ID) == UniqueIdParts(
         "fd00::2", 0x38BE, 0x30946E09, 0x4C1DAB4E, 1
     )
@@ -112,7 +112,7 @@ def times(made: UniqueIds, *now_ms: int) -> list[int]:
     return [parts.ms_of_month for parts in found if parts is not None]
 
 
-def test_time_counts_from_the_month_of_the_zone() -> None:
+def test_unique_id_time_counts_from_the_start_of_the_local_month() -> None:
     beijing = timezone(timedelta(hours=8))
     starts = ms(2026, 2, 1, beijing), ms(2026, 2, 1)
     assert times(new_ids(beijing), *starts) == [0, 8 * 3600_000]
@@ -122,13 +122,13 @@ def test_time_counts_from_the_month_of_the_zone() -> None:
     assert times(new_ids(), first - 1, first, first - 1) == [last, 0, last]
 
 
-def test_the_counter_wraps() -> None:
+def test_unique_id_counter_wraps() -> None:
     made = new_ids()
     made_ids = [made.next(0) for _ in range(65_537)]
     assert len(set(made_ids)) == 65_536
     assert made_ids[0] == made_ids[-1] == "0A0000072345FFFFFFFF000000000000"
 
 
-def test_addresses_refused() -> None:
+def test_unique_ids_reject_an_address_of_another_size() -> None:
     with pytest.raises(UsageError, match="4 or 16 bytes, not 5"):
         UniqueIds(address=bytes(5), pid=1, loader_hash=1, zone=UTC)

@@ -76,24 +76,24 @@ def test_decode_of_a_minimal_message_works() -> None:
     view.verify()
 
 
-def test_a_long_topic_needs_the_second_version() -> None:
+def test_decode_of_a_long_topic_needs_the_second_version() -> None:
     topic = b"t" * 300
     assert MessageView(record(topic=topic, magic=MAGIC_V2)).topic == topic.decode()
     with pytest.raises(RecordDamaged, match="a topic of -128 bytes"):
         MessageView(record(topic=topic[:128]))
 
 
-def test_the_checksum_property_is_not_shown() -> None:
+def test_view_hides_the_checksum_property() -> None:
     view = MessageView(record(properties=b"A\x01x\x02__CRC32#\x010123456789\x02"))
     assert view.properties == {"A": "x"}
 
 
-def test_text_that_is_not_utf8_stays_readable() -> None:
+def test_view_replaces_invalid_utf8() -> None:
     view = MessageView(record(topic=b"\xff", properties=b"TAGS\x01\xfe\x02"))
     assert (view.topic, view.tags) == ("\ufffd", "\ufffd")
 
 
-def test_a_compressed_body() -> None:
+def test_view_decompresses_the_body() -> None:
     sys_flag = flags.COMPRESSED | flags.COMPRESSION_ZSTD
     stored = compress(b"hello" * 100, sys_flag)
     view = MessageView(record(body=stored, sys_flag=sys_flag))
@@ -146,13 +146,13 @@ def test_decode_with_inconsistent_lengths_is_rejected(data: bytes, message: str)
         MessageView(data)
 
 
-def test_a_start_outside_of_the_buffer() -> None:
+def test_decode_at_an_offset_outside_the_buffer_is_rejected() -> None:
     for start in (-1, SIZE, SIZE + 1):
         with pytest.raises(RecordDamaged, match="too few"):
             MessageView(record(), start)
 
 
-def test_decode_all() -> None:
+def test_decode_all_returns_every_record_and_rejects_the_rest() -> None:
     data = record(topic=b"a") + record(topic=b"b", sys_flag=0x30) + record(topic=b"c")
     assert [view.topic for view in decode_all(memoryview(data))] == ["a", "b", "c"]
     assert list(decode_all(b"")) == []
@@ -162,7 +162,7 @@ def test_decode_all() -> None:
         next(views)
 
 
-def test_a_message_with_everything() -> None:
+def test_message_with_every_argument_encodes_all_properties() -> None:
     message = Message(
         "orders",
         bytearray(b"body"),
@@ -183,18 +183,18 @@ def test_a_message_with_everything() -> None:
     assert "body" not in repr(message)
 
 
-def test_the_example_in_the_docstring() -> None:
+def test_message_docstring_example_works() -> None:
     assert doctest.testmod(message) == (0, 2)
 
 
-def test_a_message_with_nothing_special() -> None:
+def test_message_with_defaults_has_no_properties() -> None:
     message = Message("orders", b"body", keys="T1")
     assert message.keys == ("T1",)
     assert Message("orders", b"body", keys=["T1"]) == message
     assert Message("orders", b"body").encode_properties() == b""
 
 
-def test_a_message_keeps_its_own_properties() -> None:
+def test_message_copies_the_properties_it_is_given() -> None:
     properties = {"amount": "50"}
     message = Message("orders", b"body", properties=properties)
     properties["TAGS"] = "changed later"
@@ -256,7 +256,7 @@ def test_message_delivery_time_and_ordering_key_become_properties() -> None:
     assert not Message("t", b"x").is_delayed
 
 
-def test_times_that_mean_nothing_are_refused() -> None:
+def test_message_with_invalid_delivery_times_is_rejected() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         Message("t", b"x", delay_level=3, delay=timedelta(seconds=1))
     with pytest.raises(UsageError, match="no time zone"):

@@ -26,13 +26,13 @@ def stamped() -> RecordChunk:
     return made
 
 
-def test_stamps_are_those_of_the_plain_way() -> None:
+def test_stamp_many_equals_stamp_few() -> None:
     plain = unstamped()
     chunk_module._stamp_few(plain, (0, COUNT), range(7, 7 + COUNT), base=BASE, now_ms=NOW_MS)
     assert stamped().data == plain.data
 
 
-def test_a_part_of_a_chunk_is_stamped_and_the_rest_left() -> None:
+def test_stamp_many_changes_only_the_given_records() -> None:
     made, before = unstamped(), bytes(unstamped().data)
     columns.stamp_many(made, (10, 20), range(10), base=BASE, now_ms=NOW_MS)
     start, end = made.starts[10], made.ends[19]
@@ -41,12 +41,12 @@ def test_a_part_of_a_chunk_is_stamped_and_the_rest_left() -> None:
     assert made.data[start:end] != before[start:end]
 
 
-def test_sound_records_are_above_suspicion() -> None:
+def test_suspects_of_valid_records_are_empty() -> None:
     made = stamped()
     assert columns.suspects(made.data, made.starts, len(made.data), BASE) == []
 
 
-def test_whatever_is_damaged_is_suspected() -> None:
+def test_suspects_include_every_damaged_record() -> None:
     made = stamped()
     for rank in (0, 17, COUNT - 1):
         start, end = made.starts[rank], made.ends[rank]
@@ -57,7 +57,7 @@ def test_whatever_is_damaged_is_suspected() -> None:
             made.data[at] ^= 0x10
 
 
-def test_heads_are_gathered_from_where_they_stand() -> None:
+def test_gather_copies_record_heads() -> None:
     made = stamped()
     raw = np.frombuffer(made.data, np.uint8)
     heads = columns.gather(raw, np.array(made.starts), HEAD.size).view(columns.HEAD_DTYPE)

@@ -31,13 +31,13 @@ def chunk(count: int, *, base: int = 0) -> RecordChunk:
         (struct.pack(">ii", 100, 0) + bytes(200), Stop.DAMAGED),
     ],
 )
-def test_why_a_walk_stops(behind: bytes, stop: Stop) -> None:
+def test_walk_reports_why_it_stopped(behind: bytes, stop: Stop) -> None:
     made = chunk(3)
     found = walk(made.data + behind, 0, len(made.data) + len(behind))
     assert (found.starts, found.end, found.stop) == (made.starts, len(made.data), stop)
 
 
-def test_a_walk_stays_within_its_bounds() -> None:
+def test_walk_stays_within_its_bounds() -> None:
     made = chunk(4)
     found = walk(made.data, made.starts[1], made.ends[2])
     assert (found.starts, found.end, found.stop) == (made.starts[1:3], made.ends[2], Stop.END)
@@ -48,7 +48,7 @@ def test_a_walk_stays_within_its_bounds() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 60])
-def test_the_first_that_is_not_sound_is_named(count: int) -> None:
+def test_first_unsound_returns_the_rank_of_the_first_invalid_record(count: int) -> None:
     made = chunk(count, base=4096)
     end = len(made.data)
     assert first_unsound(made.data, made.starts, end, base=4096) is None
@@ -60,7 +60,7 @@ def test_the_first_that_is_not_sound_is_named(count: int) -> None:
     assert first_unsound(made.data, [], 0, base=4096) is None
 
 
-def test_bytes_too_few_for_a_record_are_not_sound() -> None:
+def test_is_sound_of_too_few_bytes_is_false() -> None:
     made = chunk(1)
     assert is_sound(made.data, 0, len(made.data), base=0)
     assert not is_sound(made.data, 0, 90, base=0)
@@ -68,7 +68,7 @@ def test_bytes_too_few_for_a_record_are_not_sound() -> None:
 
 
 @pytest.mark.parametrize("field", [12, 20])
-def test_a_negative_queue_or_rank_is_not_sound(field: int) -> None:
+def test_is_sound_of_a_negative_queue_id_or_offset_is_false(field: int) -> None:
     made = chunk(1)
     made.data[field] |= 0x80
     plain = build([Entry(queue_key("orders", -1), b"")], store_host=bytes(8), record_crc=False)
@@ -78,9 +78,7 @@ def test_a_negative_queue_or_rank_is_not_sound(field: int) -> None:
 
 @pytest.mark.parametrize("count", [3, 60])
 @pytest.mark.parametrize("claim", [0x10, 0x20, 0x30])
-def test_record_with_a_wrong_flag_under_its_checksum_is_sound_but_not_well_formed(
-    count: int, claim: int
-) -> None:
+def test_record_with_a_wrong_flag_is_sound_but_not_well_formed(count: int, claim: int) -> None:
     made = chunk(count)
     made.data[made.starts[1] + 39] |= claim
     stamp(made, 0, count, queue_offsets=range(count), physical_offset=0, store_timestamp=1)

@@ -34,7 +34,7 @@ QUEUE = MessageQueue(broker_name="b", queue_id=0, topic="T")
 QUEUE_TEXT = b'{"brokerName":"b","queueId":0,"topic":"T"}'
 
 
-def test_odd_spellings() -> None:
+def test_admin_bodies_use_the_spellings_of_java() -> None:
     producer = ProducerClient(
         client_id="c", language="JAVA", last_update_timestamp=1, remote_ip="h:1", version=2
     )
@@ -45,13 +45,13 @@ def test_odd_spellings() -> None:
     assert b'"bitMap":null,"eval":false,"extendDataJson":null' in unit
 
 
-def test_groups_in_a_list() -> None:
+def test_group_config_list_is_decoded() -> None:
     found = decode_group_config_list(b'{"groupConfigList":[{"groupName":"g","brokerId":"3"}]}')
     (group,) = found.group_config_list
     assert (group.group_name, group.broker_id) == ("g", 3)
 
 
-def test_queues_are_keys_as_java_wants_them() -> None:
+def test_group_status_has_queues_as_keys() -> None:
     status = encode_group_status({"client": {QUEUE: 5}})
     assert status == (
         b'{"consumerTable":{"client":{' + QUEUE_TEXT + b':5}},"messageQueueTable":{}}'
@@ -63,11 +63,11 @@ def test_queues_are_keys_as_java_wants_them() -> None:
     assert text.endswith(b'"totalDiff":4,"totalInflightDiff":0}')
 
 
-def test_corrections() -> None:
+def test_correction_offsets_are_encoded_with_quoted_keys() -> None:
     assert encode_correction_offsets({0: 5}) == b'{"correctionOffsets":{"0":5}}'
 
 
-def test_answers_are_read_as_they_are_written() -> None:
+def test_admin_bodies_round_trip() -> None:
     producer = ProducerClient(
         client_id="c", language="JAVA", last_update_timestamp=1, remote_ip="h:1", version=2
     )
@@ -85,7 +85,7 @@ def test_answers_are_read_as_they_are_written() -> None:
     assert decode_group_status(encode_group_status({"c": {QUEUE: 5}})) == {"c": {QUEUE: 5}}
 
 
-def test_waiting_messages_are_read_as_they_are_written() -> None:
+def test_waiting_message_bodies_round_trip() -> None:
     half = HalfMessage(
         checks=1,
         group="g",
@@ -104,7 +104,7 @@ def test_waiting_messages_are_read_as_they_are_written() -> None:
     assert decode_timed_messages(fastjson.encode(timers)) == timers
 
 
-def test_what_a_java_consumer_says_of_itself() -> None:
+def test_running_info_of_a_java_consumer_is_decoded() -> None:
     info = decode_running_info(
         b'{"jstack":"main","mqPopTable":{},"mqTable":{' + QUEUE_TEXT + b':{"cachedMsgCount":2,'
         b'"cachedMsgSizeInMiB":1,"commitOffset":5,"droped":false,"lastPullTimestamp":8,'

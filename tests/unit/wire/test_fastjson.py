@@ -31,7 +31,7 @@ HABITS: list[tuple[bytes, Json]] = [
 
 
 @pytest.mark.parametrize(("text", "value"), HABITS)
-def test_the_habits_of_fastjson_are_read(text: bytes, value: Json) -> None:
+def test_parse_accepts_the_fastjson_dialect(text: bytes, value: Json) -> None:
     assert parse(text) == value
     assert msgspec.json.decode(to_standard(text)) == value
 
@@ -64,7 +64,7 @@ def test_the_habits_of_fastjson_are_read(text: bytes, value: Json) -> None:
         (b"{0:" + b"[" * 100, f"more than {DEPTH_MAX} levels of nesting at byte 66"),
     ],
 )
-def test_a_mistake_is_reported_with_its_place(text: bytes, message: str) -> None:
+def test_parse_error_has_the_position(text: bytes, message: str) -> None:
     with pytest.raises(BodyError) as caught:
         parse(text)
     assert message in str(caught.value)
@@ -76,19 +76,19 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     inner: dict[int, list[str]] = {}
 
 
-def test_typed_bodies_forgive_nulls_bare_keys_and_numbers_as_text() -> None:
+def test_body_reader_accepts_nulls_bare_keys_and_numbers_as_text() -> None:
     text = b'{"x":"3","y":null,"inner":{1:["a"]}}'
     assert BodyReader(Point).read(text) == Point(x=3, inner={1: ["a"]})
 
 
-def test_a_wrong_body_is_refused_with_the_path() -> None:
+def test_body_reader_error_has_the_path() -> None:
     with pytest.raises(BodyError, match=r"Point: .*\$\.x"):
         BodyReader(Point).read(b'{"x":[]}')
     with pytest.raises(BodyError, match="Point"):
         BodyReader(Point).read(b"[]")
 
 
-def test_nesting_is_bounded_on_every_way() -> None:
+def test_parse_and_body_reader_limit_nesting() -> None:
     deep = b'{"x":' + b"[" * 500 + b"]" * 500 + b"}"
     with pytest.raises(BodyError, match="levels of nesting"):
         BodyReader(Point).read(deep)
@@ -96,19 +96,19 @@ def test_nesting_is_bounded_on_every_way() -> None:
         parse(b"[" * 100_000)
 
 
-def test_maps_with_objects_as_keys_are_written_and_read() -> None:
+def test_object_map_round_trips() -> None:
     text = encode({"t": object_map([({"q": 0}, 5), ({"q": 1}, {"a": True})])})
     assert text == b'{"t":{{"q":0}:5,{"q":1}:{"a":true}}}'
     assert parse(text) == {"t": {'{"q":0}': 5, '{"q":1}': {"a": True}}}
 
 
-def test_what_is_not_ascii_is_escaped() -> None:
+def test_escape_non_ascii_uses_json_escapes() -> None:
     text = encode({"a": "é天😀", "b": 1})
     assert escape_non_ascii(text) == b'{"a":"\\u00e9\\u5929\\ud83d\\ude00","b":1}'
     assert parse(escape_non_ascii(text)) == parse(text)
     assert escape_non_ascii(b"{}") == b"{}"
 
 
-def test_half_a_character_cannot_be_written() -> None:
+def test_encode_rejects_a_lone_surrogate() -> None:
     with pytest.raises(CannotEncode):
         encode({"a": "\ud800"})

@@ -35,7 +35,7 @@ def contents(batch: FrameBatch) -> list[tuple[bytes, bytes]]:
     return [(bytes(batch.header(i)), bytes(batch.body(i))) for i in range(batch.count)]
 
 
-def test_several_frames_of_one_read_come_as_one_batch() -> None:
+def test_frame_buffer_returns_frames_of_one_read_as_a_batch() -> None:
     buffer = FrameBuffer()
     frames = [(b"{}", b""), (b'{"a":1}', b"body"), (b"x", b"yz")]
     data = b"".join(encode_frame(h, b, serialise_type=i % 2) for i, (h, b) in enumerate(frames))
@@ -47,7 +47,7 @@ def test_several_frames_of_one_read_come_as_one_batch() -> None:
     assert buffer.waiting_bytes == 0
 
 
-def test_a_frame_may_come_in_any_number_of_pieces() -> None:
+def test_frame_buffer_assembles_a_frame_from_single_bytes() -> None:
     buffer = FrameBuffer()
     data = encode_frame(b"{}", b"body", serialise_type=0)
     for byte in data[:-1]:
@@ -58,7 +58,7 @@ def test_a_frame_may_come_in_any_number_of_pieces() -> None:
     assert contents(buffer.take()) == [(b"{}", b"body")]
 
 
-def test_the_buffer_grows_for_a_large_frame_and_shrinks_again() -> None:
+def test_frame_buffer_grows_for_a_large_frame_and_shrinks_again() -> None:
     buffer = FrameBuffer(capacity=64)
     large = encode_frame(b"{}", b"x" * 5000, serialise_type=0)
     small = encode_frame(b"{}", b"y", serialise_type=0)
@@ -69,7 +69,7 @@ def test_the_buffer_grows_for_a_large_frame_and_shrinks_again() -> None:
     assert buffer.capacity == 64
 
 
-def test_the_largest_frame_passes_and_bounds_the_buffer() -> None:
+def test_frame_buffer_accepts_the_largest_frame() -> None:
     buffer = FrameBuffer()
     body = bytes(FRAME_BYTES_MAX - 4 - 2)
     # One that we accept and would not send: Java's limit includes the length field.
@@ -79,7 +79,7 @@ def test_the_largest_frame_passes_and_bounds_the_buffer() -> None:
     assert buffer.capacity == FRAME_BYTES_MAX + 4
 
 
-def test_an_announcement_alone_does_not_allocate() -> None:
+def test_frame_buffer_allocates_nothing_for_a_prefix_alone() -> None:
     buffer = FrameBuffer()
     feed(buffer, PREFIX.pack(FRAME_BYTES_MAX, 2))
     assert buffer.take().count == 0
@@ -104,7 +104,7 @@ def test_an_announcement_alone_does_not_allocate() -> None:
         (100, 255 << 24 | 10, "serialise type 255"),
     ],
 )
-def test_a_bad_announcement_breaks_the_stream(size: int, word: int, message: str) -> None:
+def test_frame_buffer_rejects_an_invalid_prefix(size: int, word: int, message: str) -> None:
     buffer = FrameBuffer()
     feed(buffer, PREFIX.pack(size, word))
     tracemalloc.start()
@@ -119,14 +119,14 @@ def test_a_bad_announcement_breaks_the_stream(size: int, word: int, message: str
     assert isinstance(buffer.broken, RemoteProtocolError)
 
 
-def test_a_bad_size_is_noticed_before_the_rest_of_the_prefix() -> None:
+def test_frame_buffer_rejects_an_invalid_size_before_the_whole_prefix() -> None:
     buffer = FrameBuffer()
     feed(buffer, b"\x7f\xff\xff\xff")
     with pytest.raises(FrameError):
         buffer.take()
 
 
-def test_good_frames_before_a_bad_one_are_handed_out_first() -> None:
+def test_frame_buffer_returns_valid_frames_before_an_invalid_one() -> None:
     buffer = FrameBuffer()
     good = encode_frame(b"{}", b"1", serialise_type=0)
     feed(buffer, good + good + PREFIX.pack(-5, 0) + good)
@@ -140,7 +140,7 @@ def test_good_frames_before_a_bad_one_are_handed_out_first() -> None:
         buffer.take()
 
 
-def test_positions_hold_until_the_next_writable() -> None:
+def test_frame_batch_is_valid_until_the_next_writable() -> None:
     buffer = FrameBuffer(capacity=64)
     feed(buffer, encode_frame(b"{}", b"first", serialise_type=0) + b"\x00")
     batch = buffer.take()
@@ -148,7 +148,7 @@ def test_positions_hold_until_the_next_writable() -> None:
     assert bytes(batch.body(0)) == b"first"
 
 
-def test_more_than_a_frame_is_refused_before_it_is_sent() -> None:
+def test_frame_prefix_over_the_limit_is_rejected() -> None:
     room = FRAME_BYTES_MAX - 8
     assert len(frame_prefix(serialise_type=0, header_size=2, body_size=room - 2)) == 8
     with pytest.raises(TooLargeToSend, match="16777217 bytes"):
@@ -157,7 +157,7 @@ def test_more_than_a_frame_is_refused_before_it_is_sent() -> None:
         frame_prefix(serialise_type=0, header_size=HEADER_BYTES_MAX + 1, body_size=0)
 
 
-def test_more_written_than_offered_is_a_mistake() -> None:
+def test_frame_buffer_wrote_more_than_offered_is_an_assertion() -> None:
     buffer = FrameBuffer(capacity=64)
     with pytest.raises(AssertionError):
         buffer.wrote(65)

@@ -33,7 +33,7 @@ def raw(tail: bytes, remark_size: int = 0) -> bytes:
     return struct.pack(">hBhiii", 34, 0, 479, 1, 0, remark_size) + tail
 
 
-def test_the_bytes_are_in_the_documented_places() -> None:
+def test_binary_header_has_the_documented_bytes() -> None:
     header = Header(
         code=34,
         opaque=0x01020304,
@@ -52,26 +52,26 @@ def test_the_bytes_are_in_the_documented_places() -> None:
     assert decode_binary(encode_binary(header)) == header
 
 
-def test_an_empty_remark_is_none() -> None:
+def test_binary_header_decodes_an_empty_remark_as_none() -> None:
     header = decode_binary(encode_binary(binary(remark="")))
     assert header.remark is None
 
 
 @pytest.mark.parametrize("code", [code for code in RequestCode if code > 32767])
-def test_pop_codes_survive_the_narrow_field(code: RequestCode) -> None:
+def test_binary_header_round_trips_pop_codes(code: RequestCode) -> None:
     assert decode_binary(encode_binary(binary(code=code))).code == code
 
 
-def test_wrapped_codes_are_the_ones_that_java_sends() -> None:
+def test_binary_header_wraps_pop_codes_like_java() -> None:
     assert encode_binary(binary(code=200050))[:2] == (3442).to_bytes(2, "big")
     assert encode_binary(binary(code=200151))[:2] == (3543).to_bytes(2, "big")
 
 
-def test_a_response_code_is_never_mapped() -> None:
+def test_binary_header_does_not_unwrap_response_codes() -> None:
     assert decode_binary(encode_binary(binary(code=3442, flag=1))).code == 3442
 
 
-def test_an_unknown_language_is_other() -> None:
+def test_binary_header_decodes_an_unknown_language_as_other() -> None:
     data = bytearray(encode_binary(binary()))
     data[2] = 200
     assert decode_binary(data).language is Language.OTHER
@@ -98,7 +98,7 @@ def test_an_unknown_language_is_other() -> None:
         (raw(struct.pack(">ih", 7, 1) + b"\xff" + struct.pack(">i", 0)), "field name of 1 bytes"),
     ],
 )
-def test_lengths_are_checked_before_they_are_used(data: bytes, message: str) -> None:
+def test_binary_header_with_wrong_lengths_is_rejected(data: bytes, message: str) -> None:
     with pytest.raises(HeaderError, match=message):
         decode_binary(data)
 
@@ -115,6 +115,6 @@ def test_lengths_are_checked_before_they_are_used(data: bytes, message: str) -> 
     ],
     ids=["code", "response code", "opaque", "remark", "value", "name"],
 )
-def test_what_has_no_form_is_not_sent(header: Header) -> None:
+def test_binary_header_that_cannot_be_encoded_is_rejected(header: Header) -> None:
     with pytest.raises(CannotEncode):
         encode_binary(header)

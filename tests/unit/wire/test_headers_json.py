@@ -8,7 +8,7 @@ from tianzhou.wire.header import Header, Language, SerialiseType
 from tianzhou.wire.headers_json import HeaderReader, decode_json, encode_json
 
 
-def test_a_header_is_written_as_java_writes_it() -> None:
+def test_json_header_is_encoded_like_java() -> None:
     header = Header(
         code=105, opaque=7, language=Language.JAVA, version=479, ext={"topic": "T"}, remark="é"
     )
@@ -18,19 +18,19 @@ def test_a_header_is_written_as_java_writes_it() -> None:
     )
 
 
-def test_fields_are_always_there_and_a_remark_only_when_there_is_one() -> None:
+def test_json_header_has_fields_always_and_a_remark_if_set() -> None:
     text = encode_json(Header(code=0, opaque=1, flag=1))
     assert b'"extFields":{}' in text
     assert b"remark" not in text
 
 
-def test_nearly_everything_may_be_left_out() -> None:
+def test_json_header_with_missing_members_uses_defaults() -> None:
     assert decode_json(b'{"code":34,"opaque":5}') == Header(
         code=34, opaque=5, flag=0, language=Language.OTHER, version=0
     )
 
 
-def test_null_counts_as_absent() -> None:
+def test_json_header_treats_null_as_absent() -> None:
     text = (
         b'{"code":34,"opaque":5,"flag":null,"language":null,"version":null,"remark":null,'
         b'"extFields":null,"new":{"deep":[1]}}'
@@ -38,7 +38,7 @@ def test_null_counts_as_absent() -> None:
     assert decode_json(text) == decode_json(b'{"code":34,"opaque":5}')
 
 
-def test_fields_of_any_scalar_type_become_text() -> None:
+def test_json_header_converts_scalar_fields_to_text() -> None:
     text = (
         b'{"code":1,"opaque":1,"extFields":{"s":"x","i":4,"big":12345678901234567890123,'
         b'"t":true,"f":false,"n":null,"d":1.50,"e":1e5,"neg":-7}}'
@@ -66,7 +66,7 @@ def test_fields_of_any_scalar_type_become_text() -> None:
         (b"-1", Language.OTHER),
     ],
 )
-def test_the_language_comes_as_name_or_ordinal(said: bytes, language: Language) -> None:
+def test_json_header_accepts_language_as_name_or_ordinal(said: bytes, language: Language) -> None:
     assert decode_json(b'{"code":1,"opaque":1,"language":' + said + b"}").language is language
 
 
@@ -98,17 +98,17 @@ def test_the_language_comes_as_name_or_ordinal(said: bytes, language: Language) 
     ],
     ids=lambda text: text[:40].decode("latin-1"),
 )
-def test_header_that_is_invalid_is_rejected(text: bytes) -> None:
+def test_json_header_that_is_invalid_is_rejected(text: bytes) -> None:
     with pytest.raises(HeaderError):
         decode_json(text)
 
 
-def test_the_message_gives_the_values() -> None:
+def test_json_header_error_has_size_and_path() -> None:
     with pytest.raises(HeaderError, match=r"31 bytes.*\$\.opaque"):
         decode_json(b'{"code":1,"opaque":99999999999}')
 
 
-def test_half_a_character_cannot_be_sent() -> None:
+def test_json_header_with_a_lone_surrogate_is_rejected() -> None:
     with pytest.raises(CannotEncode):
         encode_json(Header(code=1, opaque=1, ext={"a": "\ud800"}))
 
@@ -120,7 +120,7 @@ V2 = (
 )
 
 
-def test_the_typed_reader_reads_a_send_header_from_a_view() -> None:
+def test_header_reader_decodes_a_send_header_from_a_view() -> None:
     header = HeaderReader(SendMessageV2Request).read(memoryview(V2))
     assert (header.code, header.opaque, header.version) == (310, 7, 409)
     assert header.language == "JAVA"
@@ -138,12 +138,12 @@ def test_the_typed_reader_reads_a_send_header_from_a_view() -> None:
     )
 
 
-def test_the_typed_reader_agrees_with_the_slow_way() -> None:
+def test_header_reader_equals_the_generic_decoder() -> None:
     fast = HeaderReader(SendMessageV2Request).read(V2)
     assert SendMessageV2Request.from_ext(decode_json(V2).ext) == fast.ext
 
 
-def test_the_typed_reader_falls_back_for_a_sloppy_peer() -> None:
+def test_header_reader_falls_back_for_unusual_types() -> None:
     text = (
         b'{"code":10,"opaque":7,"flag":null,"extFields":{"producerGroup":5,"topic":"T",'
         b'"defaultTopic":"D","queueId":1,"sysFlag":0,"bornTimestamp":9,"flag":0,"batch":"1"}}'
@@ -154,7 +154,7 @@ def test_the_typed_reader_falls_back_for_a_sloppy_peer() -> None:
     assert header.flag == 0
 
 
-def test_the_typed_reader_tells_damage_from_a_missing_field() -> None:
+def test_header_reader_distinguishes_damage_from_a_missing_field() -> None:
     reader = HeaderReader(SendMessageV2Request)
     with pytest.raises(HeaderError):
         reader.read(V2[:-1])
@@ -162,6 +162,6 @@ def test_the_typed_reader_tells_damage_from_a_missing_field() -> None:
         reader.read(V2.replace(b'"b":"T",', b""))
 
 
-def test_the_serialise_type_is_named() -> None:
+def test_json_header_has_the_name_of_the_serialise_type() -> None:
     header = Header(code=1, opaque=1, serialise_type=SerialiseType.BINARY)
     assert b'"serializeTypeCurrentRPC":"ROCKETMQ"' in encode_json(header)

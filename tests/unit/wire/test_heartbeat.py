@@ -16,7 +16,7 @@ from tianzhou.wire.heartbeat import (
 )
 
 
-def test_ours_goes_out_as_java_writes_it_and_comes_back() -> None:
+def test_heartbeat_is_encoded_like_java_and_round_trips() -> None:
     beat = HeartbeatData(
         client_id="1.2.3.4@5",
         producer_data_set=(ProducerData(group_name="p"),),
@@ -33,7 +33,7 @@ def test_ours_goes_out_as_java_writes_it_and_comes_back() -> None:
     assert heartbeat.decode_heartbeat(text) == beat
 
 
-def test_cpp_sends_ordinals_versions_as_text_and_no_empty_sets() -> None:
+def test_heartbeat_of_a_cpp_client_is_decoded() -> None:
     beat = heartbeat.decode_heartbeat(
         b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":4,"consumeType":0,'
         b'"groupName":"g","messageModel":0,"subscriptionDataSet":[{"subString":"*",'
@@ -47,7 +47,7 @@ def test_cpp_sends_ordinals_versions_as_text_and_no_empty_sets() -> None:
     assert heartbeat.decode_heartbeat(b'{"clientID":"c"}') == HeartbeatData(client_id="c")
 
 
-def test_go_sends_hash_codes_as_text_and_java_nulls() -> None:
+def test_heartbeat_of_a_go_client_is_decoded() -> None:
     beat = heartbeat.decode_heartbeat(
         b'{"clientID":"c","producerDataSet":null,"consumerDataSet":[{"groupName":"g",'
         b'"subscriptionDataSet":[{"topic":"T","codeSet":["65","-7"],"tagsSet":null}]}]}'
@@ -57,14 +57,14 @@ def test_go_sends_hash_codes_as_text_and_java_nulls() -> None:
 
 
 @pytest.mark.parametrize("value", [b"9", b"-1", b'"CONSUME_SOMEHOW"', b"[]"])
-def test_an_unknown_enumeration_is_refused(value: bytes) -> None:
+def test_heartbeat_with_an_unknown_enum_value_is_rejected(value: bytes) -> None:
     with pytest.raises(BodyError, match="consumeType"):
         heartbeat.decode_heartbeat(
             b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":' + value + b"}]}"
         )
 
 
-def test_lists_of_clients() -> None:
+def test_client_lists_are_decoded() -> None:
     assert heartbeat.decode_consumer_list(b'{"consumerIdList":["a","b"]}').consumer_id_list == (
         "a",
         "b",

@@ -27,16 +27,16 @@ LOOK = RaftView(
 )
 
 
-def test_there_and_back() -> None:
+def test_raft_view_round_trips() -> None:
     assert decode_raft_view(fastjson.encode(LOOK)) == LOOK
 
 
-def test_names_are_as_in_other_bodies() -> None:
+def test_raft_view_uses_the_names_of_other_bodies() -> None:
     text = fastjson.encode(LOOK)
     assert b'"isLeading":true' in text
     assert b'"leaderBroker":"127.0.0.1:10911"' in text
 
 
-def test_what_is_missing_is_an_error() -> None:
+def test_raft_view_with_missing_fields_is_rejected() -> None:
     with pytest.raises(TianzhouError):
         decode_raft_view(b'{"applied": 7}')

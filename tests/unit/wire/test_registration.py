@@ -45,16 +45,16 @@ def sized(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", [VERSION_4, VERSION_5])
-def test_both_forms_come_back(version: int) -> None:
+def test_registration_round_trips_in_both_forms(version: int) -> None:
     assert decode_registration(encode_registration(BODY), version) == BODY
     assert decode_registration(encode_compressed(BODY, version), version) == BODY
 
 
-def test_the_form_is_seen_in_the_first_byte() -> None:
+def test_registration_form_is_detected_after_whitespace() -> None:
     assert decode_registration(b"  \n" + encode_registration(BODY)) == BODY
 
 
-def test_the_compressed_form_is_the_one_java_reads() -> None:
+def test_registration_compressed_form_equals_java() -> None:
     config = TopicConfig(topic_name="T", read_queue_nums=8, write_queue_nums=4, perm=6)
     expected = (
         sized(b'{"counter":3,"stateVersion":2,"timestamp":9}')
@@ -66,7 +66,7 @@ def test_the_compressed_form_is_the_one_java_reads() -> None:
     assert zlib.decompress(encode_compressed(body(config), VERSION_5)) == expected + number(0)
 
 
-def test_a_line_of_java_4_has_no_attributes() -> None:
+def test_registration_of_java_4_without_attributes_is_decoded() -> None:
     data = sized(b'{"counter":1,"timestamp":2}') + number(1) + sized(b"T 8 4 6 SINGLE_TAG")
     found = decode_registration(zlib.compress(data + sized(b"[]")), VERSION_4)
     table = found.topic_config_serialize_wrapper
@@ -74,12 +74,12 @@ def test_a_line_of_java_4_has_no_attributes() -> None:
     assert table.data_version == DataVersion(counter=1, timestamp=2)
 
 
-def test_mappings_of_static_topics_are_read_over() -> None:
+def test_registration_mappings_of_static_topics_are_skipped() -> None:
     data = sized(b"{}") + number(0) + sized(b"[]") + number(1) + sized(b'{"topic":"T"}')
     assert decode_registration(zlib.compress(data), VERSION_5) == RegisterBrokerBody()
 
 
-def test_the_oldest_brokers_send_the_table_alone() -> None:
+def test_registration_of_the_oldest_brokers_is_the_table_alone() -> None:
     table = BODY.topic_config_serialize_wrapper
     found = decode_registration(encode(table), registration.VERSION_WITH_FILTERS - 1)
     assert found.topic_config_serialize_wrapper == table
@@ -89,7 +89,7 @@ def test_registration_without_topics_is_accepted() -> None:
     assert decode_registration(b"") == RegisterBrokerBody()
 
 
-def test_the_checksum_is_that_of_the_bytes_sent() -> None:
+def test_registration_checksum_is_crc31_of_the_body() -> None:
     assert registration.checksum(b"123456789") == 0xCBF43926 & 0x7FFFFFFF
 
 
@@ -119,25 +119,25 @@ def test_registration_that_is_malformed_is_rejected(data: bytes) -> None:
         decode_registration(zlib.compress(data), VERSION_5)
 
 
-def test_every_cut_of_a_stream_is_refused() -> None:
+def test_registration_truncated_at_any_byte_is_rejected() -> None:
     whole = encode_compressed(BODY)
     for end in range(1, len(whole)):
         with pytest.raises(BodyError):
             decode_registration(whole[:end])
 
 
-def test_a_stream_that_grows_too_much_is_refused() -> None:
+def test_registration_that_inflates_too_much_is_rejected() -> None:
     with pytest.raises(BodyError, match="inflates to more than"):
         decode_registration(zlib.compress(bytes(4 * 1024 * 1024), 9))
 
 
-def test_a_stream_grows_to_its_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registration_inflates_up_to_the_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 64)
     with pytest.raises(BodyError, match="more than 64"):
         decode_registration(encode_compressed(BODY))
 
 
-def test_too_many_topics_are_refused_in_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registration_with_too_many_topics_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "TOPICS_MAX", 1)
     with pytest.raises(BodyError, match="2 entries"):
         decode_registration(encode_registration(BODY))

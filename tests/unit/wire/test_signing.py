@@ -10,7 +10,7 @@ from tianzhou.wire.signing import Credentials
 MINE = Credentials(access_key="me", secret_key="hush")
 
 
-def test_the_values_in_the_order_of_their_names_and_the_body() -> None:
+def test_signature_covers_values_by_name_order_and_the_body() -> None:
     # AccessKey, queueId, topic, as another program has it:
     # printf 'me1tbody' | openssl dgst -sha1 -hmac hush -binary | base64
     signed = MINE.sign({"topic": "t", "queueId": "1"}, b"body")
@@ -20,7 +20,7 @@ def test_the_values_in_the_order_of_their_names_and_the_body() -> None:
 
 
 @pytest.mark.parametrize("field", ["AccessKey", "Signature", "topic"])
-def test_each_field_counts(field: str) -> None:
+def test_signature_of_a_changed_field_is_invalid(field: str) -> None:
     signed = MINE.sign({"topic": "t"})
     assert MINE.has_signed(signed, b"")
     assert not MINE.has_signed({**signed, field: signed[field] + "x"}, b"")
@@ -28,7 +28,7 @@ def test_each_field_counts(field: str) -> None:
     assert not MINE.has_signed({**signed, "more": "x"}, b"")
 
 
-def test_a_pair_as_settings_have_it() -> None:
+def test_credentials_are_read_from_their_setting() -> None:
     assert Credentials.read('{"accessKey":"me","secretKey":"hush"}') == MINE
     assert Credentials.read("") is None
     assert "hush" not in repr(MINE)

@@ -83,7 +83,7 @@ def test_view_bodies_round_trip() -> None:
     assert decode_groups_view(fastjson.encode(groups)) == groups
 
 
-def test_names_travel_as_java_writes_them() -> None:
+def test_view_bodies_use_the_names_of_java() -> None:
     assert b'"putPerSecond":1.5' in fastjson.encode(TOPIC)
 
 

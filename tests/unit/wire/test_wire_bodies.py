@@ -15,7 +15,7 @@ QUEUE = MessageQueue(broker_name="b", queue_id=0, topic="T")
 QUEUE_TEXT = '{"brokerName":"b","queueId":0,"topic":"T"}'
 
 
-def test_a_route_is_compact_standard_json_with_both_spellings_of_the_flag() -> None:
+def test_route_is_standard_json_with_both_spellings_of_the_flag() -> None:
     route = TopicRouteData(
         broker_datas=(BrokerData(broker_name="b", cluster="é", broker_addrs={0: "h:1", 1: "h:2"}),),
         queue_datas=(QueueData(broker_name="b", perm=6, read_queue_nums=4, topic_sys_flag=1),),
@@ -30,7 +30,7 @@ def test_a_route_is_compact_standard_json_with_both_spellings_of_the_flag() -> N
     assert routes.decode_route(text) == route
 
 
-def test_a_route_of_an_old_java_name_server_is_read() -> None:
+def test_route_of_an_old_java_nameserver_is_decoded() -> None:
     route = routes.decode_route(
         b'{"brokerDatas":[{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":"c"}],'
         b'"filterServerTable":null,"orderTopicConf":"b:8","queueDatas":'
@@ -41,7 +41,7 @@ def test_a_route_of_an_old_java_name_server_is_read() -> None:
     assert route.order_topic_conf == "b:8"
 
 
-def test_clusters_are_read_with_bare_keys() -> None:
+def test_cluster_table_with_bare_keys_is_decoded() -> None:
     table = routes.decode_cluster_table(
         b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":"c"}},'
         b'"clusterAddrTable":{"c":["b"]}}'
@@ -66,7 +66,7 @@ def test_consume_stats_have_queues_as_keys() -> None:
     assert queues.decode_consume_stats(text) == stats
 
 
-def test_offsets_to_go_to_come_as_a_map_or_for_cpp_as_a_list() -> None:
+def test_queue_offsets_are_encoded_as_a_map_or_as_a_list_for_cpp() -> None:
     text = queues.encode_queue_offsets({QUEUE: 12})
     assert text.decode() == f'{{"offsetTable":{{{QUEUE_TEXT}:12}}}}'
     assert queues.decode_queue_offsets(text) == {QUEUE: 12}
@@ -76,12 +76,12 @@ def test_offsets_to_go_to_come_as_a_map_or_for_cpp_as_a_list() -> None:
     }
 
 
-def test_a_key_that_is_no_queue_is_refused() -> None:
+def test_queue_offsets_with_an_invalid_key_are_rejected() -> None:
     with pytest.raises(BodyError):
         queues.decode_queue_offsets(b'{"offsetTable":{"x":1}}')
 
 
-def test_locks() -> None:
+def test_lock_bodies_round_trip() -> None:
     lock = queues.LockBatch(client_id="c", consumer_group="g", mq_set=(QUEUE,))
     assert queues.decode_lock_batch(encode(lock)) == lock
     locked = queues.LockedQueues(queues=(QUEUE,))
@@ -89,7 +89,7 @@ def test_locks() -> None:
     assert queues.decode_locked_queues(encode(locked)) == locked
 
 
-def test_tables_of_java_4_get_the_values_that_java_5_assumes() -> None:
+def test_group_table_of_java_4_gets_the_defaults_of_java_5() -> None:
     table = tables.decode_group_table(
         b'{\n\t"dataVersion":{"counter":1,"timestamp":9},\n\t"subscriptionGroupTable":{"g":{'
         b'"brokerId":0,"consumeEnable":false,"groupName":"g","retryMaxTimes":3}}}'
@@ -100,7 +100,7 @@ def test_tables_of_java_4_get_the_values_that_java_5_assumes() -> None:
     assert (group.consume_timeout_minute, group.group_retry_policy.type) == (15, "CUSTOMIZED")
 
 
-def test_offset_files_have_bare_keys() -> None:
+def test_offset_tables_with_bare_keys_are_decoded() -> None:
     offsets = tables.decode_consumer_offsets(b'{"offsetTable":{"T@g":{0:12,1:7}}}')
     assert offsets.offset_table == {"T@g": {0: 12, 1: 7}}
     assert tables.decode_consumer_offsets(encode(offsets)) == offsets
@@ -108,7 +108,7 @@ def test_offset_files_have_bare_keys() -> None:
     assert delays.offset_table == {1: 0, 2: 5}
 
 
-def test_registration_and_topics() -> None:
+def test_registration_and_topic_bodies_round_trip() -> None:
     topic = tables.TopicConfig(topic_name="T", perm=PERM_READ, attributes={"a": "b"})
     body = tables.RegisterBrokerBody(
         topic_config_serialize_wrapper=tables.TopicConfigTable(topic_config_table={"T": topic})
@@ -120,7 +120,7 @@ def test_registration_and_topics() -> None:
     assert tables.decode_topic_config_list(encode(several)) == several
 
 
-def test_small_tables() -> None:
+def test_small_tables_are_encoded_and_decoded() -> None:
     version = tables.DataVersion(counter=1, state_version=2, timestamp=3)
     assert encode(version) == b'{"counter":1,"stateVersion":2,"timestamp":3}'
     assert tables.decode_data_version(encode(version)) == version

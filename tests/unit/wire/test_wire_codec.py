@@ -9,7 +9,7 @@ from tianzhou.wire.header import Header, SerialiseType, response_to
 
 
 @pytest.mark.parametrize("form", SerialiseType)
-def test_a_command_comes_back_out_of_a_buffer(form: SerialiseType) -> None:
+def test_command_round_trips_through_a_frame_buffer(form: SerialiseType) -> None:
     header = Header(code=11, opaque=9, ext={"topic": "T"}, serialise_type=form)
     buffer = FrameBuffer()
     data = encode_command(header, b"body")
@@ -20,18 +20,18 @@ def test_a_command_comes_back_out_of_a_buffer(form: SerialiseType) -> None:
     assert bytes(batch.body(0)) == b"body"
 
 
-def test_the_head_goes_before_a_body_that_is_sent_apart() -> None:
+def test_encode_head_before_the_body_equals_the_command() -> None:
     header = Header(code=0, opaque=9, flag=1)
     assert encode_head(header, 4) + b"body" == encode_command(header, b"body")
 
 
-def test_an_unknown_form_is_refused() -> None:
+def test_decode_header_of_an_unknown_serialise_type_is_rejected() -> None:
     with pytest.raises(HeaderError, match="serialise type 7"):
         decode_header(b"{}", 7)
 
 
 @pytest.mark.parametrize("form", SerialiseType)
-def test_an_answer_has_the_number_and_the_form_of_its_request(form: SerialiseType) -> None:
+def test_response_to_keeps_opaque_and_serialise_type(form: SerialiseType) -> None:
     request = Header(code=11, opaque=-9, ext={"topic": "T"}, serialise_type=form)
     answer = response_to(request, 17, remark="no such topic")
     assert answer.is_response
@@ -39,6 +39,6 @@ def test_an_answer_has_the_number_and_the_form_of_its_request(form: SerialiseTyp
     assert (answer.opaque, answer.serialise_type, answer.ext) == (-9, form, {})
 
 
-def test_a_oneway_request_is_never_answered() -> None:
+def test_response_to_a_oneway_request_is_an_assertion() -> None:
     with pytest.raises(AssertionError, match="one-way"):
         response_to(Header(code=15, opaque=1, flag=2), 0)

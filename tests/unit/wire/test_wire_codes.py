@@ -15,14 +15,14 @@ from tianzhou.wire._generated_headers import REQUEST_HEADERS, RESPONSE_HEADERS
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_codes_are_the_ones_on_the_wire() -> None:
+def test_codes_have_the_numbers_of_rocketmq() -> None:
     assert RequestCode.SEND_MESSAGE_V2 == 310
     assert RequestCode.BATCH_ACK_MESSAGE == 200151
     assert ResponseCode.TOPIC_NOT_EXIST == 17
     assert ResponseCode.RPC_TIME_OUT == -1006
 
 
-def test_every_response_code_is_explained() -> None:
+def test_every_response_code_has_a_sentence_and_a_remedy() -> None:
     rows = tomllib.loads((ROOT / "spec" / "errors.toml").read_text(encoding="utf-8"))["response"]
     assert {row["code"] for row in rows} == set(ResponseCode)
     for row in rows:
@@ -30,7 +30,7 @@ def test_every_response_code_is_explained() -> None:
         assert row["remedy"].endswith(".")
 
 
-def test_every_code_has_a_place_or_is_not_in_use() -> None:
+def test_every_request_code_has_a_server_or_is_unused() -> None:
     placed = (
         codes.SERVED_BY_NAMESERVER
         | codes.SERVED_BY_BROKER
@@ -43,7 +43,7 @@ def test_every_code_has_a_place_or_is_not_in_use() -> None:
     assert (REQUEST_HEADERS.keys() | RESPONSE_HEADERS.keys()) <= placed
 
 
-def test_codes_of_requests_to_clients_are_marked() -> None:
+def test_codes_served_by_clients_are_as_listed() -> None:
     assert sorted(codes.SERVED_BY_CLIENT) == [39, 40, 220, 221, 307, 309, 326]
 
 
@@ -89,7 +89,7 @@ def test_generator_repairs_stale_missing_and_leftover_files(checkout: Path) -> N
     assert not forgotten.exists()
 
 
-def test_a_table_that_contradicts_itself_is_refused(checkout: Path) -> None:
+def test_generator_rejects_a_code_that_occurs_twice(checkout: Path) -> None:
     path = checkout / "spec" / "requests.toml"
     path.write_text(path.read_text().replace("code = 11,", "code = 10,"))
     done = run(checkout)

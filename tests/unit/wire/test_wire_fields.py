@@ -36,7 +36,7 @@ def send(queue_id: int = 1) -> SendMessageRequest:
     )
 
 
-def test_only_fields_with_a_value_are_written() -> None:
+def test_to_ext_omits_fields_without_a_value() -> None:
     answer = SendMessageResponse(msg_id="0A", queue_id=3, queue_offset=9, trace_on=True)
     assert answer.to_ext() == {
         "msgId": "0A",
@@ -46,7 +46,7 @@ def test_only_fields_with_a_value_are_written() -> None:
     }
 
 
-def test_short_and_long_names_mean_the_same() -> None:
+def test_send_v2_fields_equal_the_long_names() -> None:
     long = send(queue_id=-1)
     ext = long.to_ext()
     names = SendMessageV2Request.__struct_encode_fields__
@@ -57,7 +57,7 @@ def test_short_and_long_names_mean_the_same() -> None:
     assert again.to_ext()["b"] == "T"
 
 
-def test_unknown_fields_are_ignored_and_text_is_kept_as_text() -> None:
+def test_from_ext_ignores_unknown_fields_and_keeps_text() -> None:
     queue = QueueRequest.from_ext({"topic": "null", "queueId": "7", "ns": "x", "lo": "false"})
     assert queue == QueueRequest(topic="null", queue_id=7)
 
@@ -65,12 +65,12 @@ def test_unknown_fields_are_ignored_and_text_is_kept_as_text() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("1", True), ("false", False), ("0", False), ("TRUE", True)]
 )
-def test_booleans_come_in_several_spellings(text: str, value: bool) -> None:
+def test_from_ext_accepts_several_spellings_of_a_boolean(text: str, value: bool) -> None:
     ext = send().to_ext() | {"batch": text}
     assert SendMessageRequest.from_ext(ext).batch is value
 
 
-def test_old_clients_leave_the_transaction_check_out() -> None:
+def test_from_ext_accepts_an_omitted_transaction_check() -> None:
     ext = {
         "producerGroup": "g",
         "tranStateTableOffset": "1",
@@ -81,7 +81,7 @@ def test_old_clients_leave_the_transaction_check_out() -> None:
     assert EndTransactionRequest.from_ext(ext).from_transaction_check is False
 
 
-def test_a_missing_field_is_named() -> None:
+def test_from_ext_error_names_a_missing_field() -> None:
     with pytest.raises(HeaderFieldError, match="QueueRequest needs the field queueId") as caught:
         QueueRequest.from_ext({"topic": "T"})
     assert caught.value.field == "queueId"
@@ -90,26 +90,26 @@ def test_a_missing_field_is_named() -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1.5", "2147483648", "-2147483649", " 1", "9" * 5000, "٣", "true"]
 )
-def test_field_that_is_not_a_number_is_named_with_its_value(text: str) -> None:
+def test_from_ext_error_names_an_invalid_number_with_its_value(text: str) -> None:
     with pytest.raises(HeaderFieldError, match="field queueId is '") as caught:
         QueueRequest.from_ext({"topic": "T", "queueId": text})
     assert caught.value.field == "queueId"
     assert len(str(caught.value)) < 300
 
 
-def test_the_culprit_is_found_behind_optional_fields_that_are_absent() -> None:
+def test_from_ext_error_names_the_field_after_absent_optional_ones() -> None:
     ext = {"offset": "1", "group": "g", "delayLevel": "0", "unitMode": "perhaps"}
     with pytest.raises(HeaderFieldError, match="field unitMode is 'perhaps'"):
         ConsumerSendMsgBackRequest.from_ext(ext)
 
 
-def test_field_name_that_is_not_text_is_rejected() -> None:
+def test_from_ext_rejects_a_field_name_that_is_not_text() -> None:
     ext = cast("dict[str, str]", {"topic": "T", "queueId": "1", 5: "x"})
     with pytest.raises(HeaderFieldError, match="QueueRequest: Expected `str`"):
         QueueRequest.from_ext(ext)
 
 
-def test_a_bad_field_does_not_end_the_connection() -> None:
+def test_from_ext_error_does_not_close_the_connection() -> None:
     with pytest.raises(ProtocolError) as caught:
         PullMessageRequest.from_ext({})
     assert not isinstance(caught.value, RemoteProtocolError)
@@ -119,7 +119,7 @@ def test_a_bad_field_does_not_end_the_connection() -> None:
     ("text", "number"),
     [("007", 7), ("+7", 7), ("-007", -7), ("+0", 0), ("-0", 0), ("0000000000000007", 7)],
 )
-def test_integer_spelled_as_only_java_does_is_read(text: str, number: int) -> None:
+def test_from_ext_accepts_integers_in_java_spelling(text: str, number: int) -> None:
     read = QueueRequest.from_ext({"topic": "007", "queueId": text})
     assert (read.topic, read.queue_id) == ("007", number), "text stays as it is"
 
@@ -128,7 +128,7 @@ def test_integer_spelled_as_only_java_does_is_read(text: str, number: int) -> No
     "text",
     ["0x7", "7 ", "", "+", "--7", "٧", "7_0", "02147483648", "+02147483648", "0" * 65 + "7"],
 )
-def test_integer_that_java_rejects_is_rejected(text: str) -> None:
+def test_from_ext_rejects_integers_that_java_rejects(text: str) -> None:
     with pytest.raises(HeaderFieldError, match="queueId"):
         QueueRequest.from_ext({"topic": "t", "queueId": text})
 
@@ -139,6 +139,6 @@ def example(kind: type[ExtFields]) -> ExtFields:
 
 
 @pytest.mark.parametrize("kind", ALL_CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_goes_to_text_and_back(kind: type[ExtFields]) -> None:
+def test_every_header_class_round_trips(kind: type[ExtFields]) -> None:
     header = example(kind)
     assert kind.from_ext(header.to_ext()) == header

@@ -32,7 +32,7 @@ def test_pending_requests_match_responses_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("form", SerialiseType)
-def test_codes_of_the_table_go_out_as_numbers(form: SerialiseType) -> None:
+def test_pending_requests_send_codes_as_numbers(form: SerialiseType) -> None:
     connection: PendingRequests[str] = PendingRequests(serialise_type=form)
     header = sent(connection.request(RequestCode.POP_MESSAGE, token="x", deadline=1.0))
     assert (header.code, header.serialise_type) == (200050, form)
@@ -47,7 +47,7 @@ def test_pending_requests_count_an_unmatched_response() -> None:
     assert connection.unmatched_count == 2
 
 
-def test_requests_expire_and_late_answers_are_ignored() -> None:
+def test_pending_requests_expire_and_late_responses_are_ignored() -> None:
     connection: PendingRequests[str] = PendingRequests()
     connection.request(1, token="a", deadline=3.0)
     connection.request(1, token="b", deadline=1.0)
@@ -63,7 +63,7 @@ def test_requests_expire_and_late_answers_are_ignored() -> None:
     assert connection.expire(1e9) == []
 
 
-def test_the_next_deadline_is_never_too_late() -> None:
+def test_pending_requests_next_deadline_is_never_too_late() -> None:
     connection: PendingRequests[str] = PendingRequests()
     connection.request(1, token="a", deadline=1.0)
     connection.answered(answer(0))
@@ -73,14 +73,14 @@ def test_the_next_deadline_is_never_too_late() -> None:
     assert connection.next_deadline == 2.0
 
 
-def test_a_oneway_request_waits_for_nothing() -> None:
+def test_pending_requests_exclude_oneway_requests() -> None:
     connection: PendingRequests[str] = PendingRequests()
     header = sent(connection.oneway(15, {"a": "1"}))
     assert header.is_oneway
     assert connection.pending_count == 0
 
 
-def test_numbers_come_round_and_pass_over_those_in_use() -> None:
+def test_pending_requests_opaque_wraps_and_skips_those_in_use() -> None:
     connection: PendingRequests[str] = PendingRequests(first_opaque=2**31 - 1)
     opaques = [sent(connection.request(1, token=str(i), deadline=1.0)).opaque for i in range(3)]
     assert opaques == [2**31 - 1, 0, 1]
@@ -108,7 +108,7 @@ def test_pending_requests_are_limited() -> None:
     connection.oneway(1)
 
 
-def test_what_cannot_be_sent_is_not_waited_for() -> None:
+def test_pending_requests_exclude_requests_that_cannot_be_encoded() -> None:
     connection: PendingRequests[int] = PendingRequests(serialise_type=SerialiseType.BINARY)
     with pytest.raises(CannotEncode):
         connection.request(99_999, token=0, deadline=1.0)
