@@ -10,11 +10,9 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from tianzhou.testing.kit.patience import Patience
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import decode_header, encode_binary, encode_json
 from tianzhou.wire.frame import PREFIX
 from tianzhou.wire.header import Header, SerialiseType
-from tianzhou.wire.headers_binary import encode_binary
-from tianzhou.wire.headers_json import encode_json
 
 WAIT_S: Final = 10.0
 """Seconds of an idle machine, as `Patience` counts them."""

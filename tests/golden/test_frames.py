@@ -17,11 +17,16 @@ from tianzhou.wire._generated_headers import (
     SendMessageRequest,
     SendMessageV2Request,
 )
-from tianzhou.wire.codec import decode_header, decode_headers, encode_command, encode_header
+from tianzhou.wire.codec import (
+    HeaderReader,
+    decode_header,
+    decode_headers,
+    encode_command,
+    encode_header,
+)
 from tianzhou.wire.fastjson import encode
 from tianzhou.wire.frame import FrameBuffer, encode_frame
 from tianzhou.wire.header import Header, Language, SerialiseType
-from tianzhou.wire.headers_json import HeaderReader
 from tianzhou.wire.heartbeat import (
     ConsumeType,
     MessageModel,

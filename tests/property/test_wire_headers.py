@@ -16,11 +16,10 @@ from tianzhou.wire._generated_headers import (
     RESPONSE_HEADERS,
     SendMessageV2Request,
 )
-from tianzhou.wire.codec import decode_header, encode_header
+from tianzhou.wire.codec import HeaderReader, decode_header, decode_json, encode_header, encode_json
 from tianzhou.wire.errors import HeaderFieldError
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.header import Header, Language, SerialiseType
-from tianzhou.wire.headers_json import HeaderReader, decode_json, encode_json
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)

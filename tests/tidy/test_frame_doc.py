@@ -4,9 +4,9 @@ import struct
 from pathlib import Path
 
 from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from tianzhou.wire import frame, headers_binary
+from tianzhou.wire import codec, frame
+from tianzhou.wire.codec import encode_json
 from tianzhou.wire.header import Header
-from tianzhou.wire.headers_json import encode_json
 
 DOC = (Path(__file__).parents[2] / "docs/formats/frame.md").read_text(encoding="utf-8")
 
@@ -70,10 +70,10 @@ def test_binary_header() -> None:
     head, entry = tables("Binary header")
     rows = fixed(head)
     at = 0
-    for (name, offset, size), (field, code) in zip(rows, headers_binary.FIELDS, strict=True):
+    for (name, offset, size), (field, code) in zip(rows, codec.BINARY_FIELDS, strict=True):
         assert (name, offset, size) == (field, at, struct.calcsize(">" + code))
         at += size
-    assert at == headers_binary.HEAD.size
+    assert at == codec.BINARY_HEAD.size
     assert [row["NAME"] for row in head[len(rows) :]] == ["remark", "ext_size", "ext"]
     assert [row["NAME"] for row in entry] == ["key_size", "key", "value_size", "value"]
 

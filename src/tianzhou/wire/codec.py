@@ -1,11 +1,288 @@
-"""Headers in either form, and frames around them."""
+"""Headers in their two forms, JSON and binary, and frames around them.
+
+JSON is written as Java writes it: compact, keys in alphabetical order, `extFields` always an
+object, because some Java paths fail on its absence, and all its values strings, because C++ reads
+other types as zero.
+
+The reader tolerates what real peers send: numbers and booleans among the fields, the language as
+an ordinal, unknown keys, and nearly everything left out. These remain errors: no code, no opaque
+number, values nested in fields, anything that is not JSON.
+
+The send header is read far more often than all others. For it there is `HeaderReader`, which
+decodes into one typed object without a dictionary in between.
+
+The binary form:
+
+    OFFSET  SIZE  NAME         MEANING
+    0       2     code         signed; codes above 32767 lose their upper bits
+    2       1     language     ordinal
+    3       2     version      signed
+    5       4     opaque       signed
+    9       4     flag
+    13      4     remark_size  0: no remark
+    17      ...   remark       UTF-8
+    ...     4     ext_size     bytes of all fields together
+    ...     ...   ext          each: 2 key size, key, 4 value size, value; UTF-8
+
+Each length is compared with the bytes that are left before it is used, and the fields must end
+exactly where the header does.
+"""
+
+import struct
+from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
 
 from tianzhou.base.kinds import Bytes
-from tianzhou.wire.errors import HeaderError
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.errors import CannotEncode, HeaderError
+from tianzhou.wire.fields import ExtFields, Int32
 from tianzhou.wire.frame import FrameBatch, frame_prefix
-from tianzhou.wire.header import Header, SerialiseType
-from tianzhou.wire.headers_binary import decode_binary, encode_binary
-from tianzhou.wire.headers_json import decode_json, encode_json
+from tianzhou.wire.header import RESPONSE_FLAG, Header, Language, SerialiseType
+
+Fields = TypeVar("Fields", bound=ExtFields)
+
+# Peers send the name or the ordinal, or nothing, or a language younger than we are.
+_LANGUAGES: Final[dict[str | int | None, Language]] = {
+    said: language for language in Language for said in (language.name, language.value)
+}
+_OTHER: Final = Language.OTHER
+
+# JSON
+
+# All that msgspec raises for untrusted bytes: bad JSON or types, bad UTF-8, deep nesting.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+_NAMES: Final = {
+    "ext": "extFields",
+    "serialise_type": "serializeTypeCurrentRPC",
+}
+_TYPE_NAMES: Final = {SerialiseType.JSON: "JSON", SerialiseType.BINARY: "ROCKETMQ"}
+
+
+class _Received(msgspec.Struct, rename=_NAMES):
+    code: Int32
+    opaque: Int32
+    flag: Int32 | None = 0
+    language: str | int | None = None
+    version: Int32 | None = 0
+    remark: str | None = None
+    ext: dict[str, Any] | None = None
+
+
+class _Sent(msgspec.Struct, rename=_NAMES):
+    """The order of these fields is the order on the wire."""
+
+    code: int
+    ext: dict[str, str]
+    flag: int
+    language: str
+    opaque: int
+    remark: str | msgspec.UnsetType
+    serialise_type: str
+    version: int
+
+
+# Fractions keep the peer's spelling: access signatures are computed over the text.
+_DECODER: Final = msgspec.json.Decoder(_Received, strict=False, float_hook=str)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def decode_json(data: Bytes) -> Header:
+    try:
+        received = _DECODER.decode(data)
+    except _UNREADABLE as error:
+        raise HeaderError(f"JSON header of {len(data)} bytes: {error}") from None
+    return Header(
+        code=received.code,
+        opaque=received.opaque,
+        flag=received.flag or 0,
+        language=_LANGUAGES.get(received.language, _OTHER),
+        version=received.version or 0,
+        remark=received.remark,
+        ext=_to_texts(received.ext) if received.ext else {},
+        serialise_type=SerialiseType.JSON,
+    )
+
+
+def _to_texts(ext: dict[str, Any]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, value in ext.items():
+        if isinstance(value, str):
+            texts[name] = value
+        elif isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, int):
+            texts[name] = str(value)
+        elif value is not None:
+            raise HeaderError(f"header field {name[:64]!r} is a {type(value).__name__}, not text")
+    return texts
+
+
+def encode_json(header: Header) -> bytes:
+    sent = _Sent(
+        code=header.code,
+        ext=header.ext,
+        flag=header.flag,
+        language=header.language.name,
+        opaque=header.opaque,
+        remark=msgspec.UNSET if header.remark is None else header.remark,
+        serialise_type=_TYPE_NAMES[header.serialise_type],
+        version=header.version,
+    )
+    try:
+        return _ENCODER.encode(sent)
+    except UnicodeEncodeError as error:
+        raise CannotEncode(f"header of request {header.opaque}: {error}") from None
+
+
+class TypedHeader(msgspec.Struct, Generic[Fields], frozen=True, gc=False, rename=_NAMES):
+    """A header whose fields already have their types. It has no remark: requests have none."""
+
+    code: Int32
+    opaque: Int32
+    ext: Fields
+    flag: Int32 = 0
+    version: Int32 = 0
+    language: str | int | None = None
+
+
+class HeaderReader(Generic[Fields]):
+    """Reads headers of one kind. Make it once; it compiles a decoder.
+
+    `decode` is the bare fast path for hot loops; on any exception call `read` with the same bytes.
+    """
+
+    def __init__(self, kind: type[Fields]) -> None:
+        self._kind = kind
+        # The type is put together at run time, which a type checker can't follow.
+        shape = cast("type[TypedHeader[Fields]]", TypedHeader[kind])  # type: ignore[valid-type]
+        self.decode: Final = msgspec.json.Decoder(shape, strict=False).decode
+
+    def read(self, data: Bytes) -> TypedHeader[Fields]:
+        try:
+            return self.decode(data)
+        except _UNREADABLE:
+            return self._read_slowly(data)
+
+    def _read_slowly(self, data: Bytes) -> TypedHeader[Fields]:
+        """For peers that are sloppy beyond what msgspec forgives, and for a good message."""
+        header = decode_json(data)
+        return TypedHeader(
+            code=header.code,
+            opaque=header.opaque,
+            ext=self._kind.from_ext(header.ext),
+            flag=header.flag,
+            version=header.version,
+            language=header.language.name,
+        )
+
+
+# Binary
+
+# Name and struct code of the fixed part: docs/formats/frame.md is tested against this.
+BINARY_FIELDS: Final = (
+    ("code", "h"),
+    ("language", "B"),
+    ("version", "h"),
+    ("opaque", "i"),
+    ("flag", "i"),
+    ("remark_size", "i"),
+)
+BINARY_HEAD: Final = struct.Struct(">" + "".join(code for _, code in BINARY_FIELDS))
+_SIZE: Final = struct.Struct(">i")
+_KEY_SIZE: Final = struct.Struct(">h")
+_KEY_BYTES_MAX: Final = 32767
+
+# The code field is too narrow for the pop requests. No request has one of the numbers that they
+# turn into, so these can be turned back.
+_WRAPPED: Final[dict[int, int]] = {
+    ((code + 32768) & 0xFFFF) - 32768: int(code) for code in RequestCode
+}
+_UNWRAPPED: Final = {code: wrapped for wrapped, code in _WRAPPED.items() if wrapped != code}
+
+assert BINARY_HEAD.size == 17
+assert len(_WRAPPED) == len(RequestCode), "two request codes look the same in 16 bits"
+
+
+def decode_binary(data: Bytes) -> Header:
+    view = memoryview(data)
+    if len(view) < BINARY_HEAD.size + _SIZE.size:
+        raise HeaderError(f"binary header of {len(view)} bytes; at least 21 are needed")
+    head: tuple[int, int, int, int, int, int] = BINARY_HEAD.unpack_from(view)
+    code, language, version, opaque, flag, remark_size = head
+    remark, at = _text(view, BINARY_HEAD.size, remark_size, "remark")
+    ext_size, at = _size(view, at, "fields")
+    if at + ext_size != len(view):
+        raise HeaderError(f"fields of {ext_size} bytes at {at} in a header of {len(view)}")
+    if not flag & RESPONSE_FLAG:
+        code = _WRAPPED.get(code, code)
+    return Header(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        language=_LANGUAGES.get(language, _OTHER),
+        version=version,
+        remark=remark or None,
+        ext=_decode_ext(view, at),
+        serialise_type=SerialiseType.BINARY,
+    )
+
+
+def _decode_ext(view: memoryview, at: int) -> dict[str, str]:
+    ext: dict[str, str] = {}
+    while at < len(view):
+        if at + _KEY_SIZE.size > len(view):
+            raise HeaderError(f"field name size at {at} in a header of {len(view)} bytes")
+        (key_size,) = _KEY_SIZE.unpack_from(view, at)
+        key, at = _text(view, at + _KEY_SIZE.size, key_size, "field name")
+        value_size, at = _size(view, at, "field value")
+        ext[key], at = _text(view, at, value_size, "field value")
+    return ext
+
+
+def _size(view: memoryview, at: int, what: str) -> tuple[int, int]:
+    if at + _SIZE.size > len(view):
+        raise HeaderError(f"{what} size at {at} in a header of {len(view)} bytes")
+    return _SIZE.unpack_from(view, at)[0], at + _SIZE.size
+
+
+def _text(view: memoryview, at: int, size: int, what: str) -> tuple[str, int]:
+    if not 0 <= size <= len(view) - at:
+        raise HeaderError(f"{what} of {size} bytes at {at} in a header of {len(view)} bytes")
+    try:
+        return str(view[at : at + size], "utf-8"), at + size
+    except UnicodeDecodeError as error:
+        raise HeaderError(f"{what} of {size} bytes at {at}: {error.reason}") from None
+
+
+def encode_binary(header: Header) -> bytes:
+    code = header.code
+    if not header.is_response:
+        code = _UNWRAPPED.get(code, code)
+    try:
+        remark = (header.remark or "").encode()
+        ext = b"".join(map(_encode_field, header.ext.keys(), header.ext.values()))
+        head = BINARY_HEAD.pack(
+            code, header.language, header.version, header.opaque, header.flag, len(remark)
+        )
+    except (struct.error, UnicodeEncodeError) as error:
+        raise CannotEncode(
+            f"code {header.code}, version {header.version}, request {header.opaque}: {error}"
+        ) from None
+    return b"".join((head, remark, _SIZE.pack(len(ext)), ext))
+
+
+def _encode_field(key: str, value: str) -> bytes:
+    key_bytes, value_bytes = key.encode(), value.encode()
+    if len(key_bytes) > _KEY_BYTES_MAX:
+        raise CannotEncode(f"field name of {len(key_bytes)} bytes; {_KEY_BYTES_MAX} are allowed")
+    return b"".join(
+        (_KEY_SIZE.pack(len(key_bytes)), key_bytes, _SIZE.pack(len(value_bytes)), value_bytes)
+    )
+
+
+# Either, and frames
 
 
 def decode_header(data: Bytes, serialise_type: int) -> Header:

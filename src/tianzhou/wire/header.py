@@ -39,17 +39,6 @@ class Language(enum.IntEnum):
     NODE_JS = 13
 
 
-_BY_NAME: Final = {language.name: language for language in Language}
-_BY_ORDINAL: Final = {language.value: language for language in Language}
-
-
-def language_of(said: str | int | None) -> Language:
-    """Peers send the name or the ordinal, or nothing, or a language younger than we are."""
-    if isinstance(said, int):
-        return _BY_ORDINAL.get(said, Language.OTHER)
-    return _BY_NAME.get(said or "", Language.OTHER)
-
-
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """`code` is a request code, or a response code when `is_response`."""
 

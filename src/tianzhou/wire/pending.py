@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from tianzhou.wire.codec import encode_head
 from tianzhou.wire.errors import TooManyPending
-from tianzhou.wire.header import ONEWAY_FLAG, Header, Language, SerialiseType
+from tianzhou.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, Language, SerialiseType
 
 Token = TypeVar("Token")
 
@@ -85,7 +85,7 @@ class PendingRequests(Generic[Token]):
 
     def answered(self, header: Header) -> Token | None:
         """The token of the request of this response, or None if the request is not pending."""
-        assert header.is_response
+        assert header.flag & RESPONSE_FLAG
         pending = self._pending.pop(header.opaque, None)
         if pending is None:
             self.unmatched_count += 1

@@ -29,11 +29,10 @@ from tianzhou.store.protocols import LogAppender, QueueReader
 from tianzhou.store.read import PendingRead, ReadLimit, ReadResult, ReadStatus
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import HeaderReader, decode_header
 from tianzhou.wire.errors import HeaderFieldError
 from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import Header, SerialiseType
-from tianzhou.wire.headers_json import HeaderReader
 from tianzhou.wire.names import (
     PULL_COMMIT_OFFSET,
     PULL_SUSPEND,

@@ -38,11 +38,10 @@ from tianzhou.store.commit_log import Appended
 from tianzhou.store.errors import DiskFull
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import HeaderReader, decode_header
 from tianzhou.wire.errors import HeaderFieldError
 from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import ONEWAY_FLAG, Header
-from tianzhou.wire.headers_json import HeaderReader
 from tianzhou.wire.names import PERM_WRITE
 
 _V2: Final = HeaderReader(SendMessageV2Request)
