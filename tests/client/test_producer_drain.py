@@ -7,7 +7,7 @@ from loops import Run
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import Batching, Message, Producer, ProducerOptions
-from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.core.routing import queue_for_key
 from tianzhou.client.errors import SendFailed, may_be_stored
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.testing import RunningBroker

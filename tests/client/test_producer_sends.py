@@ -21,7 +21,7 @@ from tianzhou.client import (
     SendResult,
     SendStatus,
 )
-from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.core.routing import queue_for_key
 from tianzhou.client.errors import (
     ClientClosed,
     MessageIllegal,

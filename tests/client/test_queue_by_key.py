@@ -9,7 +9,7 @@ from tianzhou.client import Batching, Message, ProducerOptions
 from tianzhou.client import Producer as AsyncProducer
 from tianzhou.client.bulk.brokers import Brokers
 from tianzhou.client.bulk.sender import BatchSender, Entry
-from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.core.routing import queue_for_key
 from tianzhou.client.sync import Producer, PullConsumer
 from tianzhou.testing import RunningBroker
 from tianzhou.wire.queues import MessageQueue

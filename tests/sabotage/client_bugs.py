@@ -16,7 +16,7 @@ BUGS: Final = (
          ("tianzhou.client.consume.listener:Listener.call",
           "except (Exception, asyncio.CancelledError) as error", "except Exception as error")),
     _bug("a batch ignores its sharding key", "batch",
-         ("tianzhou.client.core.selection:pick_of_batch",
+         ("tianzhou.client.core.routing:pick_of_batch",
           "return pick_of(keyed, queue)", "return None if queue is None else Fixed(queue)")),
     _bug("a missing extra ends in a traceback", "extra",
          ("tianzhou.base.extras:missing_extra", "if extra is None:", "if True:")),

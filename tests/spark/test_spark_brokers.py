@@ -12,7 +12,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.bulk.brokers import Brokers
 from tianzhou.client.bulk.reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.client.bulk.sender import BatchSender, Entry
-from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.core.routing import queue_for_key
 from tianzhou.client.errors import NoNameServer, TopicNotFound
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import MessageView

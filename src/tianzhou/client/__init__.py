@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tianzhou.client.core.received import ConsumeResult as ConsumeResult
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
-    from tianzhou.client.core.selection import QueueChoice as QueueChoice
+    from tianzhou.client.core.routing import QueueChoice as QueueChoice
     from tianzhou.client.core.send_request import Compression as Compression
     from tianzhou.client.core.send_request import SendResult as SendResult
     from tianzhou.client.core.send_request import SendStatus as SendStatus
@@ -92,7 +92,7 @@ _PLACES = {
     "PullResult": "tianzhou.client.aio.pull_consumer",
     "PullStatus": "tianzhou.client.core.pulling",
     "PushConsumer": "tianzhou.client.aio.push_consumer",
-    "QueueChoice": "tianzhou.client.core.selection",
+    "QueueChoice": "tianzhou.client.core.routing",
     "ReceivedMessage": "tianzhou.client.core.received",
     "Reply": "tianzhou.client.core.replying",
     "SendResult": "tianzhou.client.core.send_request",

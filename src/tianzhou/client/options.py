@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Protocol
 from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, nameserver_from, split_list
-from tianzhou.client.core.selection import QueueChoice
+from tianzhou.client.core.routing import QueueChoice
 from tianzhou.client.core.send_request import Compression
 from tianzhou.wire.names import TRACE_TOPIC
 from tianzhou.wire.signing import Credentials

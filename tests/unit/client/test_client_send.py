@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.client.core.routing import TopicRoute
-from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.core.routing import TopicRoute, queue_for_key
 from tianzhou.client.core.send import (
     TABLE,
     Action,

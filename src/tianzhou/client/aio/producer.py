@@ -25,7 +25,7 @@ from tianzhou.client.aio.transactions import (
     Transaction,
 )
 from tianzhou.client.core.replying import Reply, reply_message, request_properties
-from tianzhou.client.core.selection import Selector, at_address, check_message, pick_of
+from tianzhou.client.core.routing import Selector, at_address, check_message, pick_of
 from tianzhou.client.core.send_request import SendResult, broker_of_handle, check_batchable
 from tianzhou.client.core.transaction import TransactionState
 from tianzhou.client.errors import ClientClosed, RequestTimeout

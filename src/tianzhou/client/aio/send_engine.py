@@ -14,8 +14,7 @@ from typing import Final
 
 from tianzhou.base.errors import ProtocolError, TianzhouError
 from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
-from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, TopicRoute
-from tianzhou.client.core.selection import Pick
+from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, Pick, TopicRoute
 from tianzhou.client.core.send import (
     Action,
     Event,

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.client.aio.in_flight import InFlightLimiter
 from tianzhou.client.aio.send_engine import SendEngine
-from tianzhou.client.core.batching import Batch, Kind, OpenBatches
-from tianzhou.client.core.selection import (
+from tianzhou.client.core.routing import (
     Fixed,
     Pick,
     Selector,
@@ -18,7 +17,10 @@ from tianzhou.client.core.selection import (
 )
 from tianzhou.client.core.send import Failure, OnSent
 from tianzhou.client.core.send_request import (
+    Batch,
     Compression,
+    Kind,
+    OpenBatches,
     SendRequest,
     SendResult,
     batch_request,
@@ -56,7 +58,9 @@ class Batcher:
         self._rules = rules
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
-        self._open_batches: OpenBatches[PendingMessage] = OpenBatches(rules)
+        self._open_batches: OpenBatches[PendingMessage] = OpenBatches(
+            count_max=rules.count_max, bytes_max=rules.bytes_max
+        )
         self._timers: dict[Kind, asyncio.TimerHandle | asyncio.Handle] = {}
         self._in_flight: Counter[Kind] = Counter()
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tianzhou.client.bulk.brokers import Brokers
-from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, TopicRoute
-from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, TopicRoute, queue_for_key
 from tianzhou.client.core.send_request import (
     Entry,
     SendFields,

@@ -1,15 +1,25 @@
-"""Routes: which queues a topic has, for writing and for reading, and where their brokers are.
+"""Routes, and the selection of queues.
 
+A route is the queues of a topic, for writing and for reading, and the addresses of their brokers.
 The order of queues is RocketMQ's: brokers by name, then queue ids. Consumers of one group, whatever
 they are written in, divide this list among themselves and must see the same one.
+
+A message without a key goes to the next queue in turn, or to the fastest broker. A broker that
+failed or was slow is avoided for a while, if there is another. The duration depends on its latency;
+the table is RocketMQ's, and a failure counts as ten seconds.
 """
 
-from collections.abc import Iterable, Mapping
+import enum
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from tianzhou.base.errors import UsageError
+from tianzhou.base.java import string_hash
+from tianzhou.record.message import Message
 from tianzhou.wire.names import MASTER_ID, PERM_INHERIT, PERM_READ, PERM_WRITE
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import QueueData, TopicRouteData
@@ -124,3 +134,213 @@ def addresses_of(routes: Iterable[TopicRoute], *, masters_only: bool) -> set[str
         for broker_id, address in replicas.items()
         if broker_id == MASTER or not masters_only
     }
+
+
+# Selection
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""A user's function that selects one of the queues for a message."""
+
+Pick = Callable[[TopicRoute], MessageQueue]
+"""Selects the queue of a message that cannot go to any queue."""
+
+# A broker with at least this latency is avoided for the time at the same index.
+LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
+LEFT_ALONE_MS: Final = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
+FAILURE_MS: Final = 10_000
+"""The latency that a failure counts as."""
+
+_WEIGHT: Final = 0.2
+"""Weight of the newest latency in the average; about the last ten count."""
+
+assert len(LATENCIES_MS) == len(LEFT_ALONE_MS)
+
+
+class QueueChoice(enum.Enum):
+    """How a producer distributes messages without a key over the queues of a topic.
+
+    LEAST_LATENCY avoids slow brokers for a while after each slow response.
+
+        ProducerOptions(queue_choice=QueueChoice.LEAST_LATENCY)
+    """
+
+    ROUND_ROBIN = "round robin"
+    LEAST_LATENCY = "least latency"
+
+
+def left_alone_ms(latency_ms: float) -> int:
+    """Return how long a broker with this latency is avoided."""
+    index = bisect_right(LATENCIES_MS, latency_ms) - 1
+    return LEFT_ALONE_MS[index] if index >= 0 else 0
+
+
+class Latencies:
+    """Latencies of brokers, by name. Times are arguments, in seconds.
+
+    Owner: the event loop of the producer.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self._average_ms: dict[str, float] = {}
+
+    def took(self, broker_name: str, latency_ms: float, now_s: float) -> None:
+        average = self._average_ms.get(broker_name, latency_ms)
+        self._average_ms[broker_name] = average + _WEIGHT * (latency_ms - average)
+        alone_ms = left_alone_ms(latency_ms)
+        if alone_ms:
+            self._until[broker_name] = now_s + alone_ms / 1000
+        elif self._until:  # it has recovered
+            self._until.pop(broker_name, None)
+
+    def failed(self, broker_name: str, now_s: float) -> None:
+        self.took(broker_name, FAILURE_MS, now_s)
+
+    def is_good(self, broker_name: str, now_s: float) -> bool:
+        until = self._until.get(broker_name)
+        return until is None or until <= now_s
+
+    def average_ms(self, broker_name: str) -> float:
+        """Zero for a broker that was never used, so that it is tried."""
+        return self._average_ms.get(broker_name, 0.0)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether no broker is in trouble, so that none needs to be avoided."""
+        return not self._until
+
+
+class Rotation:
+    """Round-robin over the queues of each topic. `begin` returns a random first index."""
+
+    def __init__(
+        self, choice: QueueChoice, latencies: Latencies, begin: Callable[[int], int]
+    ) -> None:
+        self._is_by_latency = choice is QueueChoice.LEAST_LATENCY
+        self._latencies = latencies
+        self._begin = begin
+        self._next: dict[str, int] = {}
+
+    def choose(
+        self, queues: Sequence[MessageQueue], avoid: Collection[str], now_s: float
+    ) -> MessageQueue:
+        """Return the next queue, if possible of a broker that is neither avoided nor in trouble."""
+        assert queues
+        topic, count = queues[0].topic, len(queues)
+        index = self._next.get(topic)
+        if index is None:
+            index = self._begin(count)
+        self._next[topic] = index + 1
+        if self._is_by_latency:
+            queues = self._fastest(queues, avoid, now_s)
+        elif not avoid and self._latencies.is_calm:
+            return queues[index % count]
+        turned = [queues[(index + step) % len(queues)] for step in range(len(queues))]
+        others = [queue for queue in turned if queue.broker_name not in avoid]
+        is_good = self._latencies.is_good
+        good = (queue for queue in others if is_good(queue.broker_name, now_s))
+        return next(good, (others or turned)[0])
+
+    def _fastest(
+        self, queues: Sequence[MessageQueue], avoid: Collection[str], now_s: float
+    ) -> Sequence[MessageQueue]:
+        """Return the queues of the best broker."""
+        known = self._latencies
+
+        def rank(name: str) -> tuple[bool, bool, float]:
+            return name in avoid, not known.is_good(name, now_s), known.average_ms(name)
+
+        best = min(dict.fromkeys(queue.broker_name for queue in queues), key=rank)
+        return [queue for queue in queues if queue.broker_name == best]
+
+
+def queue_for_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
+    """Return the queue of a sharding key: the one that Java's SelectMessageQueueByHash selects, so
+    that both kinds of producers may write to a topic. Every producer must use this function."""
+    return queues[abs(string_hash(sharding_key)) % len(queues)]
+
+
+def pick_of(
+    message: Message, queue: MessageQueue | None, select: Selector | None = None
+) -> Pick | None:
+    """Return what selects the queue of a message; None if it is the next in turn."""
+    try:
+        key = message.sharding_key
+        is_of_topic = queue is None or queue.topic == message.topic
+    except AttributeError:
+        check_message(message)
+        raise UsageError(
+            f"queue {repr(queue)[:42]} is of type {type(queue).__name__}; it must be a "
+            "MessageQueue, such as one of `await producer.queues(topic)`"
+        ) from None
+    if queue is not None:
+        if not is_of_topic:
+            raise UsageError(f"queue {queue} is not of topic {message.topic!r}")
+        if select is not None:
+            raise UsageError("queue and select exclude each other; give one")
+        return Fixed(queue)
+    if select is not None:
+        if not callable(select):
+            raise UsageError(f"select {select!r} must be a function of the queues and the message")
+        return lambda route: _selected(message, select(route.write_queues, message))
+    if key is None:
+        return None
+    return lambda route: queue_for_key(route.write_queues, key)
+
+
+def pick_of_batch(messages: Sequence[Message], queue: MessageQueue | None) -> Pick | None:
+    """Like `pick_of`, for a batch, which goes to the queue of its sharding key. Raises UsageError
+    if its messages have different keys."""
+    keyed = messages[0]
+    if queue is None:
+        for message in messages:
+            if message.sharding_key is None or message.sharding_key == keyed.sharding_key:
+                continue
+            if keyed.sharding_key is not None:
+                raise UsageError(
+                    "a batch goes to one queue; this one has messages with the sharding keys "
+                    f"{keyed.sharding_key!r} and {message.sharding_key!r}: send a batch for each "
+                    "key, or pass its queue"
+                )
+            keyed = message
+    return pick_of(keyed, queue)
+
+
+def check_message(message: object) -> None:
+    """Raises UsageError if the argument is not a message."""
+    if not isinstance(message, Message):
+        raise UsageError(
+            f"message {repr(message)[:42]} is of type {type(message).__name__}; it must be a "
+            "Message, such as Message('orders', b'two apples')"
+        )
+
+
+def _selected(message: Message, found: object) -> MessageQueue:
+    """Return the selector's choice if it is a queue of the message's topic."""
+    if not isinstance(found, MessageQueue) or found.topic != message.topic:
+        raise UsageError(f"the selector chose {found!r}, which is not a queue of {message.topic!r}")
+    return found
+
+
+class Fixed:
+    """Picks one queue, whatever the route contains."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self._queue = queue
+
+    def __call__(self, _route: TopicRoute) -> MessageQueue:
+        return self._queue
+
+
+def at_address(address: str) -> Pick:
+    """Return what selects a queue of the broker at an address, or else the first queue."""
+
+    def pick(route: TopicRoute) -> MessageQueue:
+        near = (
+            queue for queue in route.write_queues if route.address(queue.broker_name) == address
+        )
+        return next(near, route.write_queues[0])
+
+    return pick

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tianzhou.base.errors import Retry, TianzhouError
-from tianzhou.client.core.routing import TopicRoute
-from tianzhou.client.core.selection import Fixed, Latencies, Pick, Rotation
+from tianzhou.client.core.routing import Fixed, Latencies, Pick, Rotation, TopicRoute
 from tianzhou.client.core.send_request import SendResult, SendStatus
 from tianzhou.client.errors import (
     CallTimeout,

@@ -4,13 +4,18 @@ A `SendRequest` is the content of one frame: one message (SEND_MESSAGE_V2) or ma
 (SEND_BATCH_MESSAGE). It is encoded once and sent as often as needed; only the queue and the
 time differ between attempts. So a message that is stored twice, because a response was lost, has
 the same unique id both times.
+
+Messages that are sent one by one can be put together into batches. One batch is open for each kind
+of message: topic, queue if the message has one, and whether the response waits for the disk.
+`OpenBatches` decides which batches are full; `aio.sender` sends them and keeps the time.
 """
 
 import base64
 import binascii
 import enum
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,7 +23,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.client.core.arguments import check_text
-from tianzhou.client.core.selection import check_message
+from tianzhou.client.core.routing import check_message
 from tianzhou.record import compression, flags, properties
 from tianzhou.record.batch import ENTRY_BYTES_MIN, HEAD, encode_batch
 from tianzhou.record.layout import INT16
@@ -27,6 +32,8 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.header import Header
 from tianzhou.wire.names import RETRY_PREFIX
 from tianzhou.wire.queues import MessageQueue
+
+Token = TypeVar("Token")
 
 
 class Compression(enum.Enum):
@@ -193,6 +200,81 @@ def batch_request(
     )
 
 
+# Batching
+
+PROPERTIES_ADDED_BYTES = 48
+"""Size of the unique id as a property."""
+
+
+class Kind(NamedTuple):
+    topic: str
+    queue: MessageQueue | None
+    wait_store_ok: bool
+
+
+@dataclass(slots=True)
+class Batch(Generic[Token]):
+    kind: Kind
+    messages: list[Message] = field(default_factory=list[Message])
+    tokens: list[Token] = field(default_factory=list[Token])
+    size: int = 0
+
+
+def size_in_batch(message: Message) -> int:
+    """Return an upper bound of the bytes that a message takes in a batch."""
+    encoded = len(message.encode_properties())
+    return ENTRY_BYTES_MIN + len(message.body) + encoded + PROPERTIES_ADDED_BYTES
+
+
+class OpenBatches(Generic[Token]):
+    """The batch of each kind that still accepts messages.
+
+    Owner: the event loop of the producer.
+    Invariant: no open batch is empty, has more messages than `count_max`, or is larger than
+    `bytes_max` unless it has a single message.
+    """
+
+    def __init__(self, *, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._open: dict[Kind, Batch[Token]] = {}
+
+    def accepts(self, message: Message) -> bool:
+        """Whether a message may be in a batch at all."""
+        return not message.is_delayed and size_in_batch(message) <= self._bytes_max
+
+    def add(self, kind: Kind, message: Message, token: Token) -> list[Batch[Token]]:
+        """Add a message to the batch of its kind; return the batches that must be sent now."""
+        size = size_in_batch(message)
+        leaving: list[Batch[Token]] = []
+        batch = self._open.get(kind)
+        if batch is not None and batch.size + size > self._bytes_max:
+            leaving.append(batch)
+            batch = None
+        if batch is None:
+            batch = self._open[kind] = Batch(kind)
+        batch.messages.append(message)
+        batch.tokens.append(token)
+        batch.size += size
+        if len(batch.messages) >= self._count_max:
+            leaving.append(self._open.pop(kind))
+        return leaving
+
+    def open_batch(self, kind: Kind) -> Batch[Token] | None:
+        return self._open.get(kind)
+
+    def take(self, kind: Kind) -> Batch[Token] | None:
+        """Close and return the open batch of a kind."""
+        return self._open.pop(kind, None)
+
+    def take_all(self) -> Iterator[Batch[Token]]:
+        while self._open:
+            yield self._open.popitem()[1]
+
+
+# Bulk batches
+
+
 class Entry(NamedTuple):
     """One message of a bulk batch: its body and its encoded properties."""
 
@@ -214,6 +296,9 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
             encoded,
         )
     return b"".join(parts)
+
+
+# Fields and responses
 
 
 def is_stored(code: int) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tianzhou.client.core.received import ConsumeResult as ConsumeResult
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
-    from tianzhou.client.core.selection import QueueChoice as QueueChoice
+    from tianzhou.client.core.routing import QueueChoice as QueueChoice
     from tianzhou.client.core.send_request import Compression as Compression
     from tianzhou.client.core.send_request import SendResult as SendResult
     from tianzhou.client.core.send_request import SendStatus as SendStatus

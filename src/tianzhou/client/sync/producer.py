@@ -17,7 +17,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio import producer as aio
 from tianzhou.client.aio.transactions import Transaction as AsyncTransaction
 from tianzhou.client.core.replying import Reply
-from tianzhou.client.core.selection import Selector
+from tianzhou.client.core.routing import Selector
 from tianzhou.client.core.send_request import SendResult
 from tianzhou.client.core.transaction import TransactionState
 from tianzhou.client.options import ClientOptions, ProducerOptions
