@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.registration import Registration
 from tianzhou.broker.replica.standalone import Standalone
-from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore

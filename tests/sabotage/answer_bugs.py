@@ -36,7 +36,7 @@ CLIENTS: Final = (
          ("tianzhou.broker.fetch.pull_admission:forbidden", '{"forbiddenType": str(kind)}', "{}")),
     _bug("send answered without the transaction id",
          "test_send:test_send_response_has_the_unique_id_as_transaction_id",
-         ("tianzhou.broker.ingest.send_responses:SendResponses.full",
+         ("tianzhou.broker.ingest.send:SendResponses.full",
           "if unique is not None and not is_batch:", "if False:")),
     _bug("integers with leading zeros refused",
          "test_wire_fields:test_from_ext_accepts_integers_in_java_spelling",

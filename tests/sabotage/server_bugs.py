@@ -129,7 +129,7 @@ SETTINGS: Final = (
     _bug(
         "filters that are switched off stay cached",
         "test_admin_broker:test_config_change_of_sql_filters_applies_to_cached_expressions",
-        (_BROKER + "groups.subscriptions:Filters.adopt", "self._cache.clear()", "pass"),
+        (_BROKER + "groups.sessions:Filters.adopt", "self._cache.clear()", "pass"),
     ),
     _bug(
         "transactions keep their old timings",
@@ -191,7 +191,7 @@ SETTINGS: Final = (
     _bug(
         "commits beyond the end accepted",
         "test_commit_bound:test_commit_beyond_the_end_at_a_master_is_rejected",
-        (_BROKER + "groups.offsets:Offsets.update", "if end is not None:", "if False:"),
+        (_BROKER + "groups.consumer_offsets:Offsets.update", "if end is not None:", "if False:"),
     ),
     _bug(
         "commits in pulls not bounded",

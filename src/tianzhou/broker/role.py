@@ -1,5 +1,5 @@
 """The role of a broker in its group: the master, which accepts messages, or a slave, which has a
-copy of the master's log.
+copy of the master's log. And its permission, by which an operator drains it.
 
 The role may change while the broker runs. The broker's mode (`replica/mode.py`) changes it; all
 other code only reads it.
@@ -11,7 +11,7 @@ from typing import Final
 
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.names import MASTER_ID
+from tianzhou.wire.names import MASTER_ID, PERM_READ, PERM_WRITE
 
 MASTER_ADDRESS: Final = "masterAddr"
 """Header field of a response that names the broker to send the request to instead."""
@@ -110,3 +110,36 @@ class RoleState:
         if self.master_name:
             return f"ask the leader {self.master_name} at {self.master_address}"
         return f"ask the master at {self.master_address}"
+
+
+class Permission:
+    """Owner: the broker loop."""
+
+    def __init__(self, name: str, bits: int, role_state: RoleState) -> None:
+        self._name = name
+        self._role_state = role_state
+        self.bits = bits
+        self.changed: list[Callable[[], None]] = []
+
+    def set(self, bits: int) -> None:
+        self.bits = bits
+        for notify in self.changed:
+            notify()
+
+    def check_write(self) -> None:
+        self._role_state.check_write()
+        if not self.bits & PERM_WRITE:
+            raise RequestRejected(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._name} accepts no messages now: it is being drained; "
+                "send to another broker",
+            )
+
+    def check_read(self) -> None:
+        self._role_state.check_read()
+        if not self.bits & PERM_READ:
+            raise RequestRejected(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._name} currently delivers no messages",
+                {"forbiddenType": "1"},
+            )

@@ -12,7 +12,7 @@ from tianzhou.broker.groups import build as groups
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.heartbeats import Clients
-from tianzhou.broker.groups.readers import Readers
+from tianzhou.broker.groups.sessions import Readers
 from tianzhou.broker.ingest import build as ingest
 from tianzhou.broker.metrics import Metric, counter
 from tianzhou.broker.observe import build as observe
@@ -21,6 +21,7 @@ from tianzhou.broker.replica import build as replica
 from tianzhou.broker.replica.admin import AdminReplication
 from tianzhou.broker.replica.admin_raft import AdminRaft
 from tianzhou.broker.replica.mode import Mode
+from tianzhou.broker.role import Permission
 from tianzhou.broker.router import FrameRouter
 from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled import build as scheduled
@@ -29,7 +30,6 @@ from tianzhou.broker.scheduled.timer import Timers
 from tianzhou.broker.slice import Foundation, Service, Slice, Watch, handlers_of
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import build as topics
-from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.transactions import build as transactions

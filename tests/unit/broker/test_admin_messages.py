@@ -3,7 +3,7 @@
 import pytest
 from administrator import Administrator, Answer, make_topic
 
-from tianzhou.broker.observe import messages as admin_messages
+from tianzhou.broker.fetch import query as admin_messages
 from tianzhou.record.message import decode_all
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode

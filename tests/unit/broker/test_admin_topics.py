@@ -5,6 +5,8 @@ from administrator import Administrator, Answer, join, make_topic
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.topics.admin import altered_attributes, parse_attributes
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -222,3 +224,25 @@ def test_clean_unused_topic_removes_queues_of_unknown_topics() -> None:
     assert Administrator(broker).ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
     assert broker.store.queues.of_topic("orders") == []
     assert broker.bodies("kept") == [b"body"]
+
+
+def test_attributes_text_is_parsed_into_changes() -> None:
+    assert parse_attributes("+a=b, -c ,d=e,,") == {"+a": "b", "-c": "", "d": "e"}
+    assert parse_attributes(None) == parse_attributes("") == {}
+
+
+def test_attributes_changes_apply_to_the_current_values() -> None:
+    current = {"message.type": "NORMAL"}
+    assert altered_attributes(current, {"+message.type": "FIFO"}) == {"message.type": "FIFO"}
+    assert altered_attributes(current, {"cleanup.policy": "DELETE"}) == current | {
+        "cleanup.policy": "DELETE"
+    }
+    assert altered_attributes(current, {"-message.type": ""}) == {}
+    assert altered_attributes(current, {"-queue.type": ""}) == current
+    assert current == {"message.type": "NORMAL"}
+
+
+@pytest.mark.parametrize("change", [{"+colour": "red"}, {"-colour": ""}, {"+queue.type": "x"}])
+def test_attributes_that_are_unknown_are_rejected(change: dict[str, str]) -> None:
+    with pytest.raises(RequestRejected):
+        altered_attributes({}, change)

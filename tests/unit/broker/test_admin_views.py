@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from administrator import Administrator, join, make_topic
 
-from tianzhou.broker.groups import lags, offsets
+from tianzhou.broker.groups import admin_offsets, lags
 from tianzhou.broker.observe import group_rows as group_rows_module
 from tianzhou.broker.observe import views as admin_views
 from tianzhou.broker.observe.views import TROUBLED_MAX
@@ -337,7 +337,7 @@ def test_groups_view_counts_troubled_groups_worst_first() -> None:
 def test_view_request_with_many_queues_is_spread_over_loop_rounds(
     code: RequestCode, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (lags, group_rows_module, admin_views, offsets):
+    for module in (lags, group_rows_module, admin_views, admin_offsets):
         for name, count in (("ROWS_PER_STEP", 10), ("LOOKUPS_PER_STEP", 5)):
             monkeypatch.setattr(module, name, count, raising=hasattr(module, name))
     broker, rounds, peer = SmallBroker(), list[Callable[[], None]](), RecordingPeer()

@@ -73,7 +73,7 @@ def test_runtime_info_has_position_and_end_of_delay_levels() -> None:
 
 @pytest.mark.parametrize("size", [0, 1023, 1024, 1536, 3 << 30, 5 << 60])
 def test_runtime_info_formats_sizes_with_binary_units(size: int) -> None:
-    from tianzhou.broker.observe.runtime_info import _size_text
+    from tianzhou.broker.observe.admin import _size_text
 
     shown = {
         0: "0 B",
@@ -98,7 +98,7 @@ def test_runtime_info_measures_a_real_disk(tmp_path: Path) -> None:
             store_host=HOST,
         )
         assert RequestCode.GET_BROKER_RUNTIME_INFO in parts.codes
-        from tianzhou.broker.observe.runtime_info import Runtime
+        from tianzhou.broker.observe.admin import Runtime
 
         runtime = Runtime(
             store=store,

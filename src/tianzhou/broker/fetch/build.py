@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.fetch.pull_admission import PullAdmission
-from tianzhou.broker.fetch.query import Query
+from tianzhou.broker.fetch.query import AdminMessages, Query
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.metrics import Metric, counter, counters, gauge, histogram
 from tianzhou.broker.slice import Foundation, Slice
@@ -39,7 +39,7 @@ def build(base: Foundation, topics: TopicSlice, tables: GroupTables) -> FetchSli
     )
     base.writer.arrived.append(pull.arrived)
     contribution = Slice(
-        serves=(Query(base.store, tables.sessions),),
+        serves=(Query(base.store, tables.sessions), AdminMessages(base.store, topics.topics)),
         metrics=_metrics(base.stats, pull),
         adopts=(pull.adopt,),
     )

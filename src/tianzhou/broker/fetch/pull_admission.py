@@ -3,9 +3,8 @@
 from typing import Final, NamedTuple
 
 from tianzhou.broker.groups.groups import Groups, check_commit
-from tianzhou.broker.groups.sessions import Sessions
-from tianzhou.broker.groups.subscriptions import EVERYTHING, TAG, Filter, Filters
-from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.groups.sessions import EVERYTHING, TAG, Filter, Filters, Sessions
+from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode

@@ -6,18 +6,14 @@ Its tables come first: deleting a topic removes rows from them, and the handlers
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tianzhou.broker.groups.admin import AdminGroups
-from tianzhou.broker.groups.admin_clients import AdminClients
-from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.admin import AdminClients, AdminGroups
+from tianzhou.broker.groups.admin_offsets import AdminOffsets, AdminReset
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets, Offsets
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.heartbeats import Clients
 from tianzhou.broker.groups.lags import LagMetrics, Lags
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.offsets import AdminOffsets, Offsets
-from tianzhou.broker.groups.readers import Readers
-from tianzhou.broker.groups.reset import AdminReset
-from tianzhou.broker.groups.sessions import Sessions
-from tianzhou.broker.groups.subscriptions import Filters
+from tianzhou.broker.groups.sessions import Filters, Readers, Sessions
 from tianzhou.broker.metrics import Metric, Series, gauge, gauges
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.topics import Topics

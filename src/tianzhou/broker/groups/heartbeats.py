@@ -11,8 +11,7 @@ from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.sessions import Client, Sessions
-from tianzhou.broker.groups.subscriptions import SQL92, Filters
+from tianzhou.broker.groups.sessions import SQL92, Client, Filters, Sessions
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import Handler, Peer, Reply, Request, RequestRejected
 from tianzhou.wire import fastjson

@@ -1,15 +1,39 @@
-"""Connected clients: producers and consumers by group, with their subscriptions.
+"""Connected clients: producers and consumers by group, what they subscribe to and what they read.
 
 A client is identified by its connection and the id that it chose. It is alive while its connection
-is open and it sends heartbeats.
+is open and it sends heartbeats. Its subscriptions are compiled to filters, which pulls use.
+
+Clients assign queues among themselves without informing the broker, so `Readers` infers from the
+last pull of each group which client reads which queue. The owner of a queue pulls it, and repeats
+that within the half minute that a pull may wait; a client that does not has lost the queue or
+hangs.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
-from tianzhou.net.rpc import Peer
+from tianzhou.base.kinds import QueueKey
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.filter.errors import FilterError
+from tianzhou.filter.sql92 import Expression, compile_sql
+from tianzhou.filter.tags import parse_tags
+from tianzhou.net.rpc import Peer, RequestRejected
+from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.header import Language
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+CACHED_MAX: Final = 1_000
+CACHED_CHARS_MAX: Final = 4 * 1024 * 1024
+"""Of all texts together; a compiled filter takes a few times as much memory."""
+TEXT_CHARS_MAX: Final = 32 * 1024
+"""Room for a thousand tags. A thousand pulls of one connection may wait, each with its text."""
+READERS_MAX: Final = 200_000
+"""Pairs of group and queue that are recorded, about 200 bytes each. When the limit is reached, new
+ones are recorded only after those with closed connections are dropped."""
 
 
 @dataclass(slots=True)
@@ -127,3 +151,103 @@ def _record(clients: dict[Peer, Client], client: Client) -> bool:
         del clients[old]
     clients[client.peer] = replace(client)  # each group has its own time of the last heartbeat
     return True
+
+
+class Filter(NamedTuple):
+    """At most one of the two is set; if neither is, everything matches."""
+
+    codes: frozenset[int] | None = None
+    expression: Expression | None = None
+
+
+EVERYTHING: Final = Filter()
+
+
+class Filters:
+    """A cache of filters by their text. Pulls repeat the same few subscriptions."""
+
+    def __init__(self, *, sql_enabled: bool) -> None:
+        self._sql_enabled = sql_enabled
+        self._chars = 0
+        self._cache: OrderedDict[tuple[str, str], Filter] = OrderedDict()
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Apply settings that changed while the broker runs."""
+        if self._sql_enabled != config.sql_filters:
+            self._sql_enabled = config.sql_filters
+            self._cache.clear()  # it may hold filters that are no longer served
+            self._chars = 0
+
+    def get(self, kind: str | None, text: str | None) -> Filter:
+        """Return the filter for a subscription. Raises RequestRejected if the text is invalid."""
+        key = (kind or TAG, text or "")
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._make(*key)
+            self._chars += len(key[1])
+            while len(self._cache) > CACHED_MAX or self._chars > CACHED_CHARS_MAX:
+                (_, old), _ = self._cache.popitem(last=False)
+                self._chars -= len(old)
+        return found
+
+    def _make(self, kind: str, text: str) -> Filter:
+        if len(text) > TEXT_CHARS_MAX:
+            raise RequestRejected(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"a subscription has at most {TEXT_CHARS_MAX} characters, got {len(text)}",
+            )
+        try:
+            if kind == TAG:
+                tags = parse_tags(text)
+                return EVERYTHING if tags.is_all else Filter(codes=tags.codes)
+            if kind == SQL92 and self._sql_enabled:
+                return Filter(expression=compile_sql(text))
+        except FilterError as error:
+            raise RequestRejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        raise RequestRejected(
+            ResponseCode.SYSTEM_ERROR, f"the broker does not support subscriptions by {kind[:32]}"
+        )
+
+
+class Pulled(NamedTuple):
+    """The last pull of one queue for one group."""
+
+    peer: Peer
+    at_s: float
+    """In monotonic time."""
+
+
+class Readers:
+    """Owner: the broker loop. Time is an argument."""
+
+    def __init__(self) -> None:
+        self._pulled: dict[str, dict[QueueKey, Pulled]] = {}
+        self._count_at_most = 0
+
+    def pulled(self, group: str, queue: QueueKey, peer: Peer, now_s: float) -> None:
+        queues = self._pulled.get(group)
+        if queues is None or queue not in queues:
+            if not self._has_room():
+                return
+            queues = self._pulled.setdefault(group, {})
+            self._count_at_most += 1
+        queues[queue] = Pulled(peer, now_s)
+
+    def of(self, group: str) -> dict[QueueKey, Pulled]:
+        """The last pulls by queue, without those whose connection is closed."""
+        held = self._pulled.get(group, {})
+        return {queue: pulled for queue, pulled in held.items() if pulled.peer.is_open}
+
+    def last(self, group: str, queue: QueueKey) -> Pulled | None:
+        """The last pull, even if its connection is closed."""
+        return self._pulled.get(group, {}).get(queue)
+
+    def group_deleted(self, group: str) -> None:
+        self._count_at_most -= len(self._pulled.pop(group, {}))
+
+    def _has_room(self) -> bool:
+        if self._count_at_most >= READERS_MAX:
+            living = {group: self.of(group) for group in self._pulled}
+            self._pulled = {group: queues for group, queues in living.items() if queues}
+            self._count_at_most = sum(map(len, self._pulled.values()))
+        return self._count_at_most < READERS_MAX

@@ -1,8 +1,9 @@
-"""Admission: may this message be stored, and where? Every check of a send, in RocketMQ's order."""
+"""Admission: may this message be stored, and where? Every check of a send, in RocketMQ's order. And
+`split`, which turns a batch into its messages, each with the properties of the batch."""
 
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
@@ -11,17 +12,20 @@ from tianzhou.base.limits import PROPERTIES_BYTES_MAX
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.groups import Groups
-from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing import incoming
-from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.broker.writing.incoming import Incoming, delay_level, delivery_time, is_true
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
+from tianzhou.record.batch import BatchError, decode_batch
+from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
+from tianzhou.record.layout import CRC_PROPERTY
 from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
-from tianzhou.wire.names import PERM_WRITE
+from tianzhou.wire.names import PERM_WRITE, RETRY_PREFIX
 from tianzhou.wire.tables import TopicConfig
 
 SendHeader = SendMessageRequest | SendMessageV2Request
@@ -32,6 +36,11 @@ MANY_KEYS_BYTES: Final = 2 * INDEX_KEYS_MAX
 """Shorter properties have no room for too many keys."""
 RETRY_VERSION_MIN: Final = 121
 """Clients before 3.4.9 do not send how often a message may be retried."""
+# Creates a named tuple without calling its constructor, which takes twice as long.
+new_entry: Final = cast(
+    "Callable[[type[Entry], tuple[object, ...]], Entry]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType] - the stub leaves its items open
+)
 
 
 def check_keys(text: Bytes) -> None:
@@ -270,3 +279,58 @@ def _busy(what: str) -> RequestRejected:
         ResponseCode.SYSTEM_BUSY,
         f"too many {what} for the memory of this broker; retry later",
     )
+
+
+def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
+    """The messages of a batch. Raises RequestRejected.
+
+    Their properties are finished: they end with the place of the checksum if there is one.
+    """
+    if message.topic.startswith(RETRY_PREFIX):
+        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, "a retry topic does not accept batches")
+    data = bytes(message.body)
+    try:
+        inner = decode_batch(data)
+    except BatchError as error:
+        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    _check_ordinary(message.properties)
+    if data.find(b"DEL") >= 0 or data.find(keys.TRANSACTION_PREPARED) >= 0:
+        for _, _, own in inner:
+            _check_ordinary(own)
+    ending = CRC_PLACEHOLDER if record_crc else b""
+    queue, _, outer, _, *rest = message.to_entry()
+    # The batch has an id too. Behind the id of a message it would take precedence.
+    without_id = message.with_properties({keys.UNIQ_KEY: b""}).properties + ending
+    outer += ending
+    # Checksums of other brokers are rare, so one search covers all messages.
+    has_checksum = data.find(CRC_PROPERTY) >= 0
+    new, kind, shared = new_entry, Entry, tuple(rest)
+    entries: list[Entry] = []
+    for flag, body, own in inner:
+        if len(own) > MANY_KEYS_BYTES:
+            check_keys(own)
+        text = properties.without(own, CRC_PROPERTY) if has_checksum else own
+        if text and text[-1] != 2:
+            text += b"\x02"
+        if text.count(b"\x01") != text.count(b"\x02"):
+            check_separators(own)
+        # `find` takes half the time of `in`.
+        text += without_id if text.find(b"UNIQ_KEY\x01") >= 0 else outer
+        entries.append(new(kind, (queue, body, text, flag, *shared)))
+    return entries
+
+
+def _check_ordinary(text: bytes) -> None:
+    """Raises RequestRejected for properties of a delayed, timed or transactional message: consumers
+    see all messages of a batch at once."""
+    message = Incoming("", 0, b"", text)
+    if delay_level(message) > 0 or delivery_time(message, 0) is not None:
+        raise RequestRejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a message of the batch asks for a later delivery; send such messages one by one",
+        )
+    if is_true(message.get(keys.TRANSACTION_PREPARED)):
+        raise RequestRejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a message of the batch has TRAN_MSG; send transactional messages one by one",
+        )

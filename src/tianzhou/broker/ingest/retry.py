@@ -8,8 +8,8 @@ from tianzhou.base.limits import INT32_MAX
 from tianzhou.broker import names
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.ingest.admission import RETRY_VERSION_MIN, Admission
+from tianzhou.broker.role import Permission
 from tianzhou.broker.stats import Stats
-from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.incoming import Incoming

@@ -5,9 +5,12 @@ the loop one append, all responses to a connection one write.
 header, cached target, one tuple. All others (new topics, retries, delays, transactions, binary
 headers) go through `Admission`, one at a time, after the messages before them, so that the order is
 kept.
+
+Requests and responses are one file because a send takes all of it, from the header of its
+request to the template of its response.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,14 +24,17 @@ from tianzhou.broker.ingest.admission import (
     Admission,
     SendHeader,
     check_batch_flags,
+    new_entry,
+    split,
 )
-from tianzhou.broker.ingest.batches import new_entry, split
-from tianzhou.broker.ingest.send_responses import Asked, SendResponses, refusal
+from tianzhou.broker.names import TIMER_TOPIC
 from tianzhou.broker.topics.topics import Topics
+from tianzhou.broker.writing.durable_reply import CODES, REMARKS
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Stored, Writer, disk_full
-from tianzhou.net.router import REMARK_CHARS_MAX
-from tianzhou.net.rpc import RequestRejected
+from tianzhou.broker.writing.recall_handle import handle_of
+from tianzhou.net.router import REMARK_CHARS_MAX, encode_reply
+from tianzhou.net.rpc import Reply, RequestRejected
 from tianzhou.net.server_connection import ServerConnection, log_shed
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
@@ -40,10 +46,16 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
 from tianzhou.wire.codec import HeaderReader, decode_header
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.frame import FrameBatch
-from tianzhou.wire.header import ONEWAY_FLAG, Header
+from tianzhou.wire.frame import PREFIX, FrameBatch
+from tianzhou.wire.header import ONEWAY_FLAG, VERSION, Header
 from tianzhou.wire.names import PERM_WRITE
 
+IDS_MAX: Final = 4_096
+"""Ids in the response to a batch; more would not fit its header."""
+
+Asked = tuple[int, int, int, bytes]
+"""Opaque number, queue id and flag of a request, and the unique id of its message, which needs no
+escaping in JSON; empty for a batch."""
 _V2: Final = HeaderReader(SendMessageV2Request)
 _V1: Final = HeaderReader(SendMessageRequest)
 _KINDS: Final[dict[int, type[SendMessageRequest] | type[SendMessageV2Request]]] = {
@@ -55,6 +67,78 @@ _NOT_PLAIN: Final = ~flags.CLIENT_MASK
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _SHORT_PROPERTIES: Final = 1024
 """Longer ones may hold too many keys and take the slow path."""
+
+
+class SendResponses:
+    """Owner: the broker loop."""
+
+    def __init__(self, config: BrokerConfig, store_host: bytes) -> None:
+        trace = "true" if config.trace else "false"
+        self._broker = config.name
+        self._region = {"MSG_REGION": config.region, "TRACE_ON": trace}
+        self._host_hex = store_host.hex().upper()
+        self._id = self._host_hex.encode() + b"%016X"
+        self._several = (
+            b'{"code":%%d,"extFields":{"MSG_REGION":"%s","TRACE_ON":"%s","msgId":"%%s",'
+            b'"queueId":"%%d","queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
+            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+        ) % (config.region.encode(), trace.encode(), VERSION)
+        # The same for a single message, with its id and the unique id that the client sent.
+        self._single = self._several.replace(b'"%s"', b'"' + self._id + b'"').replace(
+            b'"queueOffset":"%d"}', b'"queueOffset":"%d","transactionId":"%s"}'
+        )
+
+    def singles(self, asked: Iterable[Asked], stored: Stored) -> bytes:
+        """The responses to consecutive single messages, without those to one-way requests."""
+        places, offsets, outcome = stored
+        code, template, pack = CODES[outcome], _with_remark(self._single, outcome), PREFIX.pack
+        pieces: list[bytes] = []
+        for (opaque, queue_id, flag, unique), place, offset in zip(
+            asked, places, offsets, strict=True
+        ):
+            if not flag & ONEWAY_FLAG:
+                text = template % (code, place, queue_id, offset, unique, opaque)
+                size = len(text)
+                pieces.append(pack(size + 4, size) + text)
+        return b"".join(pieces)
+
+    def batch(self, asked: Asked, stored: Stored) -> bytes:
+        """The response to one batch, whose messages were stored like this."""
+        opaque, queue_id, _, _ = asked
+        places, offsets, outcome = stored
+        template = self._id
+        ids = b",".join([template % place for place in places[:IDS_MAX]])
+        code, text = CODES[outcome], _with_remark(self._several, outcome)
+        text %= (code, ids, queue_id, offsets[0], opaque)
+        return PREFIX.pack(len(text) + 4, len(text)) + text
+
+    def full(self, header: Header, first: Entry, stored: Stored, *, is_batch: bool) -> bytes:
+        """The response with all fields, serialised like the request. `first` is the first
+        message."""
+        places = stored.places[:IDS_MAX]
+        ext = {
+            "msgId": ",".join([f"{self._host_hex}{place:016X}" for place in places]),
+            "queueId": str(first.queue.queue_id),
+            "queueOffset": str(stored.offsets[0]),
+        } | self._region
+        unique = Incoming("", 0, b"", first.properties).get(keys.UNIQ_KEY)
+        if unique is not None and not is_batch:
+            ext["transactionId"] = unique.decode("utf-8", "replace")
+        if first.queue.topic == TIMER_TOPIC and not is_batch:
+            ext["recallHandle"] = handle_of(first.properties, self._broker) or ""
+        remark = REMARKS.get(stored.outcome)
+        return encode_reply(header, Reply(CODES[stored.outcome], ext, remark=remark))
+
+
+def _with_remark(template: bytes, outcome: Outcome) -> bytes:
+    """The template with a remark if the outcome is not SEND_OK: why, and whether the message may
+    be stored."""
+    remark = REMARKS.get(outcome)
+    return template[:-1] + b',"remark":"%s"}' % remark.encode() if remark else template
+
+
+def refusal(header: Header, refused: RequestRejected) -> bytes:
+    return encode_reply(header, Reply(refused.code, refused.ext, remark=refused.remark))
 
 
 class Send:

@@ -1,28 +1,206 @@
-"""Administration of the broker: settings, state, statistics, manual cleaning, tables for slaves."""
+"""Administration of the broker: settings, state, statistics, manual cleaning, tables for slaves.
+
+The state is one table of text, which `mqadmin clusterList` and `brokerStatus` show. Its names are
+RocketMQ's, also where it has two spellings for a thing. There are no thread pools here, so their
+queues are empty; what waits instead is shown under them: held pulls for the pull queue, responses
+that wait for the disk for the send queue.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 
+import tianzhou
 from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import queue_key
 from tianzhou.broker.access.cluster_proof import ClusterProof
-from tianzhou.broker.observe.runtime_info import Runtime
 from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled.timer_progress import TimerProgress
-from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats, Window
+from tianzhou.broker.stats import BUCKETS_MS, DAY, HOUR, MINUTE, Durations, Flow, Stats, Window
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
+from tianzhou.record.message import MessageView
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import GetBrokerConfigResponse, ViewStatsRequest
 from tianzhou.wire.admin_bodies import Acknowledged, BrokerStats, StatsWindow
+from tianzhou.wire.header import VERSION
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.replication_bodies import LOG_END, TIMERS
-from tianzhou.wire.tables import KVTable
+from tianzhou.wire.tables import DelayOffsetTable, KVTable
 
+VERSION_NAME: Final = "V5_3_3"
+"""What `VERSION` is called; tools show it."""
+
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_POOLS: Final = ("send", "pull", "litePull", "query", "ack", "endTransaction")
 log: Final = logging.getLogger("tianzhou.broker")
+
+
+@dataclass(slots=True)
+class Runtime:
+    store: MessageStore
+    stats: Stats
+    held_pulls: Callable[[], int]
+    waiting_answers: Callable[[], int]
+    delay_table: Callable[[], DelayOffsetTable]
+    """How far the delivery of each delay level has come."""
+    held_pulls_max: int
+
+    def table(self, now_ms: int) -> dict[str, str]:
+        self.stats.tick(now_ms)
+        return {
+            **self._life(now_ms),
+            **self._rates(),
+            **self._totals(),
+            **self._store_state(),
+            **self._queues(),
+            **self._delays(),
+        }
+
+    def _life(self, now_ms: int) -> dict[str, str]:
+        return {
+            "bootTimestamp": str(self.stats.started_ms),
+            "runtime": _span_text(now_ms - self.stats.started_ms),
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "tianzhouVersion": tianzhou.__version__,
+            "brokerActive": str(not self.store.is_broken).lower(),
+            "startAcceptSendRequestTimeStamp": "0",
+        }
+
+    def _rates(self) -> dict[str, str]:
+        stats = self.stats
+        found, missed = stats.found_rates(), stats.missed_rates()
+        transferred = _three(stats.transferred_rates())
+        return {
+            "putTps": _three(stats.put_rates()),
+            "getFoundTps": _three(found),
+            "getMissTps": _three(missed),
+            "getTotalTps": _three([f + m for f, m in zip(found, missed, strict=True)]),
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # how RocketMQ 4 spells it
+        }
+
+    def _totals(self) -> dict[str, str]:
+        stats = self.stats
+        puts, times = stats.puts, stats.put_latency.ranges
+        (put_yesterday, got_yesterday), (put_today, got_today) = (
+            stats.mornings.yesterday,
+            stats.mornings.today,
+        )
+        return {
+            "putMessageTimesTotal": str(puts.count),
+            "putMessageSizeTotal": str(puts.size),
+            "putMessageAverageSize": str(puts.size / puts.count if puts.count else 0.0),
+            "putMessageEntireTimeMax": str(times.longest_ms),
+            "putMessageDistributeTime": _ranges(times),
+            "putLatency99": str(times.percentile(0.99)),
+            "putLatency999": str(times.percentile(0.999)),
+            "getMessageEntireTimeMax": str(stats.get_latency.ranges.longest_ms),
+            "msgPutTotalYesterdayMorning": str(put_yesterday),
+            "msgPutTotalTodayMorning": str(put_today),
+            "msgPutTotalTodayNow": str(puts.count),
+            "msgGetTotalYesterdayMorning": str(got_yesterday),
+            "msgGetTotalTodayMorning": str(got_today),
+            "msgGetTotalTodayNow": str(stats.gets.count),
+        }
+
+    def _store_state(self) -> dict[str, str]:
+        marks = self.store.watermarks
+        return {
+            "commitLogMinOffset": str(marks.minimum),
+            "commitLogMaxOffset": str(marks.appended),
+            "dispatchBehindBytes": str(marks.appended - marks.dispatched),
+            "dispatchMaxBuffer": "0",
+            "remainHowManyDataToFlush": _size_text(marks.appended - marks.flushed),
+            "remainHowManyDataToCommit": _size_text(0),
+            "remainTransientStoreBufferNumbs": "0",
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "writeRefusedBecause": self.store.refusal,
+            "damagedRecords": str(len(self.store.damaged)),
+            "damagedIndexFiles": str(len(self.store.index.damaged) if self.store.index else 0),
+            **self._disk(),
+        }
+
+    def _disk(self) -> dict[str, str]:
+        try:
+            usage, usages = self.store.usage, self.store.usages()
+        except OSError:
+            # The directory was moved away, or its disk fails. RocketMQ reports -1 then.
+            return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
+        queues = usages.get(self.store.paths.consume_queue, usage)
+        return {
+            "commitLogDirCapacity": (
+                f"Total : {_size_text(usage.total)}, Free : {_size_text(usage.free)}."
+            ),
+            "commitLogDiskRatio": str(usage.used_ratio),
+            "consumeQueueDiskRatio": str(queues.used_ratio),
+        }
+
+    def _earliest_ms(self) -> int:
+        """Store time of the oldest message; -1 if there is none."""
+        with self.store.record_at(self.store.watermarks.minimum) as found:
+            for span in found.spans:
+                return MessageView(span).store_timestamp
+        return -1
+
+    def _queues(self) -> dict[str, str]:
+        table: dict[str, str] = {}
+        for pool in _POOLS:
+            table[f"{pool}ThreadPoolQueueSize"] = "0"
+            table[f"{pool}ThreadPoolQueueCapacity"] = "0"
+            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        table |= {
+            "sendThreadPoolQueueSize": str(self.waiting_answers()),
+            "pullThreadPoolQueueSize": str(self.held_pulls()),
+            "pullThreadPoolQueueCapacity": str(self.held_pulls_max),
+            "EndTransactionQueueSize": "0",
+            "EndTransactionThreadPoolQueueCapacity": "0",
+        }
+        # Timed messages live in the log and a plain table; nothing is read ahead of its time.
+        for name in ("ReadBehind", "OffsetBehind", "CongestNum"):
+            table[f"timer{name}"] = "0"
+        return table | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+
+    def _delays(self) -> dict[str, str]:
+        return {
+            f"scheduleMessageOffset_{level}": (
+                f"{offset},{self.store.max_offset(queue_key(SCHEDULE_TOPIC, level - 1))}"
+            )
+            for level, offset in sorted(self.delay_table().offset_table.items())
+        }
+
+
+def _three(rates: list[float]) -> str:
+    return " ".join(str(round(rate, 4)) for rate in rates)
+
+
+def _span_text(ms: int) -> str:
+    """As RocketMQ writes it."""
+    minutes, seconds = divmod(max(ms, 0) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _size_text(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    power = min((size.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def _ranges(times: Durations) -> str:
+    names = [f"<={BUCKETS_MS[0]}ms"]
+    names += [f"{low}~{high}ms" for low, high in pairwise(BUCKETS_MS)]
+    names.append(f"{BUCKETS_MS[-1]}ms~")
+    return " ".join(f"[{name}]:{n}" for name, n in zip(names, times.buckets, strict=True))
 
 
 class _Statistic(NamedTuple):

@@ -13,12 +13,10 @@ from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.groups.lags import Lags
 from tianzhou.broker.metrics import Metric, Series, counters, gauges
-from tianzhou.broker.observe.admin import AdminBroker
+from tianzhou.broker.observe.admin import AdminBroker, Runtime
 from tianzhou.broker.observe.findings import Kind
 from tianzhou.broker.observe.group_rows import GroupRows
 from tianzhou.broker.observe.health import PortAlarms, StoreAlarms, store_metrics
-from tianzhou.broker.observe.messages import AdminMessages, AdminWaiting
-from tianzhou.broker.observe.runtime_info import Runtime
 from tianzhou.broker.observe.views import BrokerFacts, QueueDepths, Views
 from tianzhou.broker.observe.watchdog import Watchdog, WatchdogInputs
 from tianzhou.broker.rejections import Refusals
@@ -106,11 +104,6 @@ def build(
         delay_table=seen.scheduled.delays.table,
     )
     watchdog = _watchdog(base, seen, rebalance)
-    timers, halves, checks = (
-        seen.scheduled.timers,
-        seen.transactions.halves,
-        seen.transactions.checks,
-    )
     serves = (
         AdminBroker(
             runtime_config=runtime_config,
@@ -118,17 +111,8 @@ def build(
             stats=stats,
             store=store,
             clock=clock,
-            timers=timers.progress,
+            timers=seen.scheduled.timers.progress,
             proof=proof,
-        ),
-        AdminMessages(store, seen.topics.topics),
-        AdminWaiting(
-            config=config,
-            store=store,
-            writer=base.writer,
-            timers=timers,
-            halves=halves,
-            checks=checks,
         ),
         _views(base, seen, watchdog=watchdog, runtime_config=runtime_config, runtime=runtime),
         Refusals(),

@@ -11,7 +11,7 @@ from typing import Final
 
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.metrics import Metric, Series, gauge, gauges, histogram
-from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.role import Permission
 from tianzhou.net.admission import PROCESS_BUDGET, DescriptorBudget
 from tianzhou.store.files import Usage
 from tianzhou.store.incidents import Incident

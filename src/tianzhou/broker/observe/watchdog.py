@@ -21,11 +21,10 @@ from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.fetch.long_poll import LongPolls
-from tianzhou.broker.fetch.pull_responses import PendingPull
+from tianzhou.broker.fetch.pull import PendingPull
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.readers import Readers
-from tianzhou.broker.groups.sessions import ConsumerGroup, Sessions
+from tianzhou.broker.groups.sessions import ConsumerGroup, Readers, Sessions
 from tianzhou.broker.observe.findings import TEXT_CHARS_MAX, WHOLE_GROUP, Finding, Kind
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.record.message import MessageView

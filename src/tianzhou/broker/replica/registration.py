@@ -15,7 +15,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.mode import Mode, NameServerReport
-from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
 from tianzhou.net.server_connection import ServerConnection

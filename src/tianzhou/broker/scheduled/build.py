@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from tianzhou.broker.metrics import gauge
+from tianzhou.broker.role import Permission
 from tianzhou.broker.scheduled.delay import Delays
-from tianzhou.broker.scheduled.timer import Recall, Timers
+from tianzhou.broker.scheduled.timer import TimerRequests, Timers
 from tianzhou.broker.slice import Foundation, Slice
-from tianzhou.broker.topics.permission import Permission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ def build(base: Foundation, permission: Permission) -> ScheduledSlice:
     timers = Timers(store, writer, clock, save_every_ms=config.delay_progress_save_interval_ms)
     contribution = Slice(
         serves=(
-            Recall(
+            TimerRequests(
                 config=config,
                 store=store,
                 permission=permission,

@@ -17,14 +17,15 @@ the topic again when that time has passed; the schedule holds it under the time 
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.role import Permission
 from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
-from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.writing import incoming
 from tianzhou.broker.writing import recall_handle as recall
 from tianzhou.broker.writing.delivery import deliver
@@ -34,14 +35,24 @@ from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.recall_handle import Handle, cancel_key
-from tianzhou.broker.writing.stored import Stored, at_offset, records, require_ready
+from tianzhou.broker.writing.stored import (
+    Stored,
+    at_offset,
+    listed_count,
+    read_waiting,
+    records,
+    require_ready,
+)
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
+from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_admin import ListWaitingRequest
 from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
+from tianzhou.wire.admin_bodies import TimedMessage, TimedMessages
 
 log: Final = logging.getLogger("tianzhou.broker")
 
@@ -235,7 +246,9 @@ def _rolled(stored: Stored) -> Incoming:
 
 
 @dataclass(slots=True, kw_only=True)
-class Recall:
+class TimerRequests:
+    """Requests about timed messages: list and cancel them."""
+
     config: BrokerConfig
     store: MessageStore
     permission: Permission
@@ -244,7 +257,31 @@ class Recall:
     clock: Clock
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.RECALL_MESSAGE: self.recall}
+        return {
+            RequestCode.RECALL_MESSAGE: self.recall,
+            RequestCode.LIST_TIMERS: self.list_timers,
+        }
+
+    def list_timers(self, request: Request) -> Reply:
+        """One of Tianzhou's own requests; to cancel a listed message, a client recalls it."""
+        asked = ListWaitingRequest.from_ext(request.header.ext)
+        self.timers.scan()  # so that messages sent just now are listed
+        rows = map(self._timed, read_waiting(self.store, TIMER_QUEUE, self.timers.soonest()))
+        wanted = (row for row in rows if row and asked.topic in (None, row.topic))
+        found = tuple(islice(wanted, listed_count(asked)))
+        return Reply(body=fastjson.encode(TimedMessages(messages=found, total=len(self.timers))))
+
+    def _timed(self, stored: Stored) -> TimedMessage | None:
+        if self.timers.is_cancelled(stored):
+            return None
+        return TimedMessage(
+            deliver_timestamp=stored.number(keys.TIMER_DELIVER_MS, 0),
+            msg_id=stored.view.message_id,
+            offset_msg_id=stored.view.offset_id,
+            recall_handle=recall.handle_of(stored.properties, self.config.name),
+            store_timestamp=stored.view.store_timestamp,
+            topic=stored.real_topic,
+        )
 
     def recall(self, request: Request) -> Reply | None:
         asked = RecallMessageRequest.from_ext(request.header.ext)

@@ -1,6 +1,7 @@
 """Administration of topics: create, update, list, inspect and delete them."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -15,7 +16,6 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
-from tianzhou.broker.topics import attributes
 from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.store_times import last_store_time
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
@@ -46,6 +46,12 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+TOPIC_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    "queue.type": ("SimpleCQ",),
+    "cleanup.policy": ("DELETE",),
+}
+"""The attributes of a topic, and the values that each may have."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +83,7 @@ class AdminTopics:
     def update(self, request: Request) -> Reply:
         asked = CreateTopicRequest.from_ext(request.header.ext)
         topic = TopicConfig(
-            attributes=attributes.parse(asked.attributes),
+            attributes=parse_attributes(asked.attributes),
             order=asked.order,
             perm=asked.perm,
             read_queue_nums=asked.read_queue_nums,
@@ -112,7 +118,7 @@ class AdminTopics:
         if topic.topic_filter_type not in _FILTER_TYPES:
             raise _invalid(f"filter type of topic {name} must be {' or '.join(_FILTER_TYPES)}")
         known = self.topics.get(name)
-        altered = attributes.alter(known.attributes if known else {}, topic.attributes)
+        altered = altered_attributes(known.attributes if known else {}, topic.attributes)
         return msgspec.structs.replace(topic, attributes=altered)
 
     def _own_name(self, name: str) -> str:
@@ -210,6 +216,33 @@ class AdminTopics:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
             )
         return topic
+
+
+def parse_attributes(text: str | None) -> dict[str, str]:
+    """`+name=value,-name` as a table whose keys keep their signs."""
+    changes: dict[str, str] = {}
+    for part in (text or "").split(","):
+        name, _, value = part.strip().partition("=")
+        if name:
+            changes[name.strip()] = value.strip()
+    return changes
+
+
+def altered_attributes(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """The attributes after the changes; a name without a sign is set. Raises RequestRejected."""
+    altered = dict(current)
+    for signed, value in changes.items():
+        name = signed.lstrip("+-")
+        allowed = TOPIC_ATTRIBUTES.get(name)
+        if allowed is None:
+            raise _invalid(f"attribute {name[:64]!r} is not one of {', '.join(TOPIC_ATTRIBUTES)}")
+        if signed.startswith("-"):
+            altered.pop(name, None)
+        elif value in allowed:
+            altered[name] = value
+        else:
+            raise _invalid(f"attribute {name} can be {', '.join(allowed)}, not {value[:64]!r}")
+    return altered
 
 
 def _invalid(why: str) -> RequestRejected:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.metrics import gauge
+from tianzhou.broker.role import Permission
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.admin import AdminTopics
-from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.metrics import gauge
 from tianzhou.broker.slice import Foundation, Slice
-from tianzhou.broker.transactions.checks import TransactionChecks
+from tianzhou.broker.transactions.checks import AdminTransactions, TransactionChecks
 from tianzhou.broker.transactions.decisions import EndTransaction, Redirects, Transactions
 from tianzhou.broker.transactions.half_queue import HalfQueue
 from tianzhou.broker.transactions.parked import ParkedTransactions
@@ -38,7 +38,10 @@ def build(
         clock=clock,
     )
     contribution = Slice(
-        serves=(EndTransaction(transactions, writer),),
+        serves=(
+            EndTransaction(transactions, writer),
+            AdminTransactions(store=store, writer=writer, halves=halves, checks=checks),
+        ),
         services=(checks,),
         metrics=(
             gauge(

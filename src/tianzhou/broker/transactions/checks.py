@@ -10,27 +10,44 @@ last check it is parked for an operator.
 import logging
 from array import array
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.broker.transactions.decisions import Transactions
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
-from tianzhou.broker.transactions.parked import ParkedTransactions
+from tianzhou.broker.transactions.parked import PARKED_QUEUE, ParkedTransactions
 from tianzhou.broker.writing.due_queue import Schedule
+from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.broker.writing.stored import Stored, at_offset
-from tianzhou.net.rpc import RequestRejected
+from tianzhou.broker.writing.stored import (
+    Stored,
+    at_offset,
+    listed_count,
+    read_waiting,
+    records,
+    require_ready,
+)
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import build, stamp
+from tianzhou.record.ids import decode_offset_id
 from tianzhou.store.read import ReadStatus
 from tianzhou.store.store import MessageStore
-from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire._generated_headers_send import CheckTransactionStateRequest
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_admin import ListWaitingRequest
+from tianzhou.wire._generated_headers_send import (
+    CheckTransactionStateRequest,
+    ResumeCheckHalfMessageRequest,
+)
+from tianzhou.wire.admin_bodies import HalfMessage, HalfMessages
 
 log: Final = logging.getLogger("tianzhou.broker")
 
@@ -342,3 +359,93 @@ def _record(message: Incoming, stored: Stored, store_host: bytes) -> bytes:
         store_timestamp=view.store_timestamp,
     )
     return bytes(chunk.data)
+
+
+@dataclass(slots=True, kw_only=True)
+class AdminTransactions:
+    """Tianzhou's own requests that list undecided and parked transactions, and RocketMQ's request
+    to check one of them again."""
+
+    store: MessageStore
+    writer: Writer
+    halves: HalfQueue
+    checks: TransactionChecks
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.LIST_HALF_MESSAGES: self.list_halves,
+            RequestCode.LIST_PARKED_MESSAGES: self.list_parked,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
+        }
+
+    def list_halves(self, request: Request) -> Reply:
+        asked = ListWaitingRequest.from_ext(request.header.ext)
+        self.checks.scan()
+        rows = map(self._half, read_waiting(self.store, HALF_QUEUE, self.halves.pending))
+        wanted = (row for row in rows if asked.topic in (None, row.topic))
+        found = tuple(islice(wanted, listed_count(asked)))
+        total = len(self.halves.pending)
+        return Reply(body=fastjson.encode(HalfMessages(messages=found, total=total)))
+
+    def list_parked(self, request: Request) -> Reply:
+        asked, parked = ListWaitingRequest.from_ext(request.header.ext), self.checks.parked
+        parked.read_all()
+        rows = map(_parked, read_waiting(self.store, PARKED_QUEUE, parked))
+        wanted = (row for row in rows if asked.topic in (None, row.topic))
+        found = tuple(islice(wanted, listed_count(asked)))
+        return Reply(body=fastjson.encode(HalfMessages(messages=found, total=len(parked))))
+
+    def _half(self, stored: Stored) -> HalfMessage:
+        offset, pending = int(stored.view.queue_offset), self.halves.pending
+        return HalfMessage(
+            checks=pending.checks(offset),
+            group=pending.group(offset),
+            msg_id=stored.view.message_id,
+            offset_msg_id=stored.view.offset_id,
+            queue_offset=offset,
+            store_timestamp=stored.view.store_timestamp,
+            topic=stored.real_topic,
+        )
+
+    def resume(self, request: Request) -> Reply | None:
+        """Restart the checks of a half message that is pending, or that was parked because no
+        producer decided it."""
+        asked = ResumeCheckHalfMessageRequest.from_ext(request.header.ext)
+        with require_ready(self.store.record_at(_place(asked.msg_id))) as found:
+            stored = next(records(found), None)
+            if stored is None or stored.view.topic not in (
+                names.HALF_TOPIC,
+                names.CHECKED_OUT_TOPIC,
+            ):
+                raise RequestRejected(
+                    ResponseCode.SYSTEM_ERROR, f"no half message is known as {asked.msg_id}"
+                )
+            log.info("transaction.resumed", extra={"id": asked.msg_id, "peer": request.peer.remote})
+            if stored.view.topic == names.HALF_TOPIC:
+                if not self.checks.recheck(root_of(stored)):
+                    raise RequestRejected(
+                        ResponseCode.ILLEGAL_OPERATION, f"{asked.msg_id} is decided already"
+                    )
+                return Reply()
+            appended = self.checks.parked.resume(stored)
+        reply_when_durable(self.writer, request, appended.end, Reply())
+        return None
+
+
+def _parked(stored: Stored) -> HalfMessage:
+    return HalfMessage(
+        checks=stored.number(keys.TRANSACTION_CHECK_TIMES, 0),
+        group=(stored.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace"),
+        msg_id=stored.view.message_id,
+        offset_msg_id=stored.view.offset_id,
+        queue_offset=int(stored.view.queue_offset),
+        store_timestamp=stored.view.store_timestamp,
+        topic=stored.real_topic,
+    )
+
+
+def _place(message_id: str | None) -> int:
+    try:
+        return decode_offset_id(message_id or "").physical_offset
+    except UsageError as error:
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error

@@ -1,6 +1,8 @@
-"""Stored messages that are stored again in another queue: delayed, retried, committed."""
+"""Stored messages that wait in a queue of the broker: timed, delayed, undecided, parked. They are
+listed, and stored again in another queue: delivered, retried, committed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, QueueOffset
@@ -14,8 +16,13 @@ from tianzhou.record.message import MessageView
 from tianzhou.store.protocols import QueueReader
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_admin import ListWaitingRequest
 
 _ONE: Final = ReadLimit(count=1)
+LISTED_MAX: Final = 1_000
+"""Waiting messages in one response; each is read from the log."""
+READS_MAX: Final = 4_096
+"""Waiting messages that are read for one response, if few belong to the requested topic."""
 
 
 class Stored(NamedTuple):
@@ -32,6 +39,11 @@ class Stored(NamedTuple):
     def number(self, name: bytes, otherwise: int) -> int:
         """A property that should be a number."""
         return number_of(self.get(name), otherwise)
+
+    @property
+    def real_topic(self) -> str:
+        """The topic that its sender named; empty if the message waits in no other topic."""
+        return (self.get(keys.REAL_TOPIC) or b"").decode("utf-8", "replace")
 
     def to_incoming(self) -> Incoming:
         """The message to be stored again, without the checksum of this record."""
@@ -93,3 +105,21 @@ def at_offset(store: QueueReader, key: QueueKey, offset: int) -> tuple[ReadResul
     the status of the result). The caller releases the result."""
     found = store.read(key, QueueOffset(offset), _ONE)
     return found, next(records(found), None) if found.count else None
+
+
+def read_waiting(store: QueueReader, queue: QueueKey, offsets: Iterable[int]) -> Iterator[Stored]:
+    """The messages at these offsets, for a list; those that cannot be found are left out."""
+    for offset in islice(offsets, READS_MAX):
+        found, stored = at_offset(store, queue, offset)
+        with require_ready(found):
+            if stored is not None:
+                yield stored
+
+
+def listed_count(asked: ListWaitingRequest) -> int:
+    """How many waiting messages to list. Raises RequestRejected."""
+    if asked.count < 1:
+        raise RequestRejected(
+            ResponseCode.INVALID_PARAMETER, f"count must be at least 1, got {asked.count}"
+        )
+    return min(asked.count, LISTED_MAX)

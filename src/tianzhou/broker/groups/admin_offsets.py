@@ -1,27 +1,29 @@
-"""Requests about offsets: of consumers, of queues, and reports on them for administrators."""
+"""Administration of offsets: reports, copies between groups, and resets.
 
+RocketMQ 4 rejects a reset while no consumer is online, because consumers apply it; RocketMQ 5
+changes the broker only. Tianzhou does both: the committed offsets change at once, so that a stopped
+group can be reset, and every connected consumer is notified, so that it drops the messages in its
+memory and resumes at the new offset.
+"""
+
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.base.steps import Steps
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups.accepted_offsets import FORWARD_ONLY, RESET_SEEN
-from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets, end_if_beyond
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups, check_commit
 from tianzhou.broker.groups.lags import LOOKUPS_PER_STEP
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time
-from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
-from tianzhou.broker.writing.stored import require_ready
+from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
-from tianzhou.record.message import decode_all
-from tianzhou.store.protocols import LogAppender, QueueReader
-from tianzhou.store.read import ReadLimit
-from tianzhou.store.search import Boundary
+from tianzhou.store.protocols import QueueReader
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
@@ -30,136 +32,29 @@ from tianzhou.wire._generated_headers_admin import (
     GetConsumeStatsRequest,
     GroupTopicRequest,
     QueryCorrectionOffsetRequest,
+    ResetOffsetRequest,
 )
-from tianzhou.wire._generated_headers_pull import (
-    GetMaxOffsetRequest,
-    QueryConsumerOffsetRequest,
-    QueueRequest,
-    SearchOffsetRequest,
-    UpdateConsumerOffsetRequest,
-)
+from tianzhou.wire._generated_headers_client import ResetClientOffsetRequest
 from tianzhou.wire.admin_bodies import (
     ConsumeTimeSpans,
     QueueTimeSpan,
     encode_broker_consume_stats,
     encode_correction_offsets,
 )
-from tianzhou.wire.queues import ConsumeStats, MessageQueue, OffsetWrapper, encode_consume_stats
+from tianzhou.wire.header import Language
+from tianzhou.wire.queues import (
+    ConsumeStats,
+    MessageQueue,
+    OffsetWrapper,
+    encode_consume_stats,
+    encode_queue_offsets,
+    encode_queue_offsets_as_list,
+)
 from tianzhou.wire.tables import TopicConfig
 
 _NEVER: Final = (1 << 63) - 1
 """RocketMQ's value for an offset that needs no correction."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Offsets:
-    store: QueueReader
-    log: LogAppender
-    topics: Topics
-    groups: Groups
-    offsets: ConsumerOffsets
-
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
-            RequestCode.GET_MAX_OFFSET: self.maximum,
-            RequestCode.GET_MIN_OFFSET: self.minimum,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
-        }
-
-    def query(self, request: Request) -> Reply:
-        """The committed offset. A new group on a topic that still has its first message starts
-        there: clients that get no offset would start at the end and miss messages."""
-        asked = QueryConsumerOffsetRequest.from_ext(request.header.ext)
-        offset = self.offsets.get(asked.consumer_group, asked.topic, asked.queue_id)
-        if offset is None:
-            key = queue_key(asked.topic, asked.queue_id)
-            if asked.set_zero_if_not_found is False or self.store.min_offset(key) > 0:
-                raise RequestRejected(
-                    ResponseCode.QUERY_NOT_FOUND,
-                    f"group {asked.consumer_group} has no offset for queue {asked.queue_id} of "
-                    f"{asked.topic}, maybe this group consumes for the first time",
-                )
-            offset = 0
-        return Reply(ext={"offset": str(offset)})
-
-    def update(self, request: Request) -> Reply:
-        asked = UpdateConsumerOffsetRequest.from_ext(request.header.ext)
-        check_commit(asked.consumer_group)
-        if self.groups.obtain(asked.consumer_group) is None:
-            raise RequestRejected(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {asked.consumer_group[:128]} does not exist and cannot be created "
-                "automatically; create it first",
-            )
-        if self.topics.get(asked.topic) is None:
-            raise RequestRejected(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic} does not exist"
-            )
-        if not 0 <= asked.queue_id < QUEUES_MAX or asked.commit_offset < 0:
-            raise RequestRejected(
-                ResponseCode.INVALID_PARAMETER,
-                f"offset {asked.commit_offset} of queue {asked.queue_id} is invalid; queues go "
-                f"from 0 to {QUEUES_MAX - 1}, offsets start at 0",
-            )
-        row = asked.consumer_group, asked.topic, asked.queue_id
-        if request.header.ext.get(FORWARD_ONLY) != "true":
-            end = end_if_beyond(self.log, asked.topic, asked.queue_id, asked.commit_offset)
-            if end is not None:
-                raise RequestRejected(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"offset {asked.commit_offset} is beyond the end of queue {asked.queue_id} of "
-                    f"{asked.topic[:128]}; commit an offset from 0 to {end}; if the topic was "
-                    "deleted and created again, seek to its new messages first",
-                )
-            self.offsets.put(*row, asked.commit_offset)
-        elif self._takes_from_slave(asked, request.header.ext.get(RESET_SEEN)):
-            self.offsets.advance(*row, asked.commit_offset)
-        return Reply()
-
-    def _takes_from_slave(self, asked: UpdateConsumerOffsetRequest, seen: str | None) -> bool:
-        """Whether the master adopts an offset that a slave hands over. `seen` is the latest reset
-        that the slave knows; slaves of an earlier version do not send it."""
-        if seen is not None and not (seen.isascii() and seen.isdigit() and len(seen) < 20):
-            raise RequestRejected(
-                ResponseCode.INVALID_PARAMETER,
-                f"invalid {RESET_SEEN} {seen[:32]!r}; it must be a timestamp in milliseconds",
-            )
-        latest = self.offsets.resets.latest(f"{asked.topic}@{asked.consumer_group}", asked.queue_id)
-        if seen is not None and latest > int(seen):
-            return False
-        return asked.commit_offset <= self.store.max_offset(queue_key(asked.topic, asked.queue_id))
-
-    def search(self, request: Request) -> Reply:
-        asked = SearchOffsetRequest.from_ext(request.header.ext)
-        upper = (asked.boundary_type or "").upper() == "UPPER"
-        boundary = Boundary.UPPER if upper else Boundary.LOWER
-        key = queue_key(asked.topic, asked.queue_id)
-        return _offset(self.store.offset_by_time(key, asked.timestamp_ms, boundary))
-
-    def maximum(self, request: Request) -> Reply:
-        asked = GetMaxOffsetRequest.from_ext(request.header.ext)
-        return _offset(self.store.max_offset(queue_key(asked.topic, asked.queue_id)))
-
-    def minimum(self, request: Request) -> Reply:
-        asked = QueueRequest.from_ext(request.header.ext)
-        return _offset(self.store.min_offset(queue_key(asked.topic, asked.queue_id)))
-
-    def earliest(self, request: Request) -> Reply:
-        asked = QueueRequest.from_ext(request.header.ext)
-        key = queue_key(asked.topic, asked.queue_id)
-        timestamp = -1
-        first = self.store.read(key, self.store.min_offset(key), ReadLimit(1))
-        with require_ready(first) as found:
-            for span in found.spans:
-                timestamp = next(decode_all(span)).store_timestamp
-        return Reply(ext={"timestamp": str(timestamp)})
-
-
-def _offset(offset: QueueOffset) -> Reply:
-    return Reply(ext={"offset": str(offset)})
+log: Final = logging.getLogger("tianzhou.broker")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -326,3 +221,94 @@ class AdminOffsets:
 def _or_none(time_ms: int | None) -> int:
     """A time for the wire, where -1 means none."""
     return -1 if time_ms is None else time_ms
+
+
+def offset_at_time(store: QueueReader, key: QueueKey, timestamp_ms: int) -> int:
+    """The offset for a reset to a timestamp; a negative one means the end of the queue."""
+    return store.max_offset(key) if timestamp_ms < 0 else store.offset_by_time(key, timestamp_ms)
+
+
+@dataclass(slots=True, kw_only=True)
+class AdminReset:
+    config: BrokerConfig
+    store: QueueReader
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+    sessions: Sessions
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
+
+    def reset(self, request: Request) -> Reply:
+        asked = ResetOffsetRequest.from_ext(request.header.ext)
+        check_commit(asked.group)
+        targets = {queue_id: self._target(asked, queue_id) for queue_id in self._queues_of(asked)}
+        for queue_id, offset in targets.items():
+            self.offsets.reset(asked.group, asked.topic, queue_id, offset)
+        self.offsets.save()
+        table = {
+            MessageQueue(broker_name=self.config.name, queue_id=queue_id, topic=asked.topic): offset
+            for queue_id, offset in targets.items()
+        }
+        self._notify_members(asked, table)
+        log.info(
+            "offsets.reset",
+            extra={"group": asked.group, "topic": asked.topic, "peer": request.peer.remote},
+        )
+        return Reply(body=encode_queue_offsets(table))
+
+    def _queues_of(self, asked: ResetOffsetRequest) -> list[int]:
+        topic = self.topics.get(asked.topic)
+        if topic is None:
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic[:128]} does not exist"
+            )
+        if self.groups.get(asked.group) is None:
+            raise RequestRejected(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {asked.group[:128]} does not exist",
+            )
+        if asked.queue_id is None or asked.queue_id < 0:
+            return list(range(topic.read_queue_nums))
+        if asked.queue_id >= topic.read_queue_nums:
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {asked.topic} has {topic.read_queue_nums} queues to read; "
+                f"queue {asked.queue_id} is not one of them",
+            )
+        return [asked.queue_id]
+
+    def _target(self, asked: ResetOffsetRequest, queue_id: int) -> int:
+        key = queue_key(asked.topic, queue_id)
+        low, high = self.store.min_offset(key), self.store.max_offset(key)
+        if asked.offset is not None and asked.offset >= 0:
+            if not low <= asked.offset <= high:
+                raise RequestRejected(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"offset {asked.offset} is outside queue {queue_id} of {asked.topic}, which "
+                    f"has offsets {low} to {high}",
+                )
+            return asked.offset
+        target = offset_at_time(self.store, key, asked.timestamp_ms)
+        committed = self.offsets.get(asked.group, asked.topic, queue_id)
+        if asked.is_force or committed is None:
+            return target
+        # Without force a reset never skips messages that the group has not consumed yet.
+        return min(target, committed)
+
+    def _notify_members(self, asked: ResetOffsetRequest, table: dict[MessageQueue, int]) -> None:
+        """Notify the members of the group, and no other client."""
+        members = self.sessions.consumers.get(asked.group)
+        if members is None:
+            return
+        ext = ResetClientOffsetRequest(
+            topic=asked.topic,
+            group=asked.group,
+            timestamp_ms=asked.timestamp_ms,
+            is_force=asked.is_force,
+        ).to_ext()
+        for client in list(members.clients.values()):
+            is_cpp = client.language is Language.CPP
+            encode = encode_queue_offsets_as_list if is_cpp else encode_queue_offsets
+            client.peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, encode(table))
