@@ -8,7 +8,7 @@ from typing import Final
 from planting import Bug, Edit
 
 _PORT: Final = "tianzhou.net.admission:PortAdmission."
-_TURNS: Final = "tianzhou.net.turns:Turns."
+_TURNS: Final = "tianzhou.net.server_connection:Turns."
 _GUARD: Final = "tianzhou.net.log_guard:"
 _BROKER: Final = "tianzhou.broker."
 _RETENTION: Final = (
@@ -88,7 +88,7 @@ TURNS: Final = (
         "test_link:test_connection_turns_in_a_full_round_are_for_cheap_ones_only",
         (
             "tianzhou.net.server_connection:ServerConnection.buffer_updated",
-            "if self._shared.turns.may_begin(self._cost_s):",
+            "if shared.turns.may_begin(self._turn.cost_s):",
             "if True:",
         ),
     ),

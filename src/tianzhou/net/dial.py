@@ -4,10 +4,9 @@ import asyncio
 from typing import Final
 
 from tianzhou.net.connect import connect
-from tianzhou.net.limits import NetLimits
 from tianzhou.net.server_connection import ServerConnection, Shared
 from tianzhou.wire.codec import decode_header
-from tianzhou.wire.frame import FrameBatch, FrameBuffer
+from tianzhou.wire.frame import FrameBatch
 
 CONNECT_S: Final = 3.0
 
@@ -30,7 +29,6 @@ class _Caller:
 
 async def dial(host: str, port: int) -> ServerConnection:
     """Connect. Raises OSError or TimeoutError."""
-    loop, shared = asyncio.get_running_loop(), Shared(NetLimits(), FrameBuffer())
-    return await connect(
-        lambda: ServerConnection(_Caller(), loop, shared), host, port, timeout_s=CONNECT_S
-    )
+    caller, loop = _Caller(), asyncio.get_running_loop()
+    shared = Shared(owner=caller, received=caller.received, loop=loop)
+    return await connect(lambda: ServerConnection(shared), host, port, timeout_s=CONNECT_S)

@@ -11,7 +11,7 @@ from tianzhou.net.admission import Slot
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.rearm import rearm
 from tianzhou.net.server_connection import SHARED_CAPACITY, ServerConnection, Service, Shared
-from tianzhou.wire.frame import FrameBatch, FrameBuffer
+from tianzhou.wire.frame import FrameBuffer
 
 NOT_SENT_BYTES: Final = 256 * 1024
 """Unsent bytes that the kernel buffers per connection. By default it would buffer 4 MiB, which
@@ -31,11 +31,18 @@ class Server:
     ) -> None:
         self._service = service
         self._limits = limits or NetLimits()
-        self._shared = Shared(self._limits, FrameBuffer(SHARED_CAPACITY), relieve=self._relieve)
+        self._loop = asyncio.get_running_loop()
+        self._shared = Shared(
+            owner=self,
+            received=service.received,
+            loop=self._loop,
+            limits=self._limits,
+            buffer=FrameBuffer(SHARED_CAPACITY),
+            relieve=self._relieve,
+        )
         self._connections: set[ServerConnection] = set()
         self._acceptor = Acceptor(port, self._accepted)
         self._sweeper: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
         self._emptied: asyncio.Event | None = None
 
     def listen(self, bound: socket.socket) -> None:
@@ -88,25 +95,17 @@ class Server:
         for connection in tuple(self._connections):
             connection.abort()
 
-    # The service that connections call
+    # The owner of connections
 
     def _accepted(self, slot: Slot) -> ServerConnection:
-        return ServerConnection(self, self._loop, self._shared, slot)
+        return ServerConnection(self._shared, slot)
 
     def opened(self, connection: ServerConnection) -> None:
         _tune(connection)
         self._connections.add(connection)
         self._service.opened(connection)
 
-    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
-        self._service.received(connection, batch)
-        slot = connection.slot
-        if slot is not None and not slot.is_proven:
-            slot.prove()
-
     def closed(self, connection: ServerConnection) -> None:
-        if connection.slot is not None:
-            connection.slot.release()
         self._connections.discard(connection)
         self._service.closed(connection)
         if not self._connections and self._emptied is not None:
@@ -118,15 +117,16 @@ class Server:
         self._sweeper = rearm(self._loop, self._limits.sweep_s, self._sweep)
         now, limits = self._loop.time(), self._limits
         for connection in tuple(self._connections):
+            times = connection.times
             connection.expire(now)
             connection.count_unsent()
             if (
-                _is_over(connection.partial_since, limits.partial_s, now)
-                or _is_over(connection.blocked_since, limits.blocked_s, now)
-                or _is_over(connection.closing_since, limits.close_s, now)
+                _is_over(times.partial_since, limits.partial_s, now)
+                or _is_over(times.blocked_since, limits.blocked_s, now)
+                or _is_over(times.closing_since, limits.close_s, now)
             ):
                 connection.abort()
-            elif now - connection.heard_at > limits.idle_s:
+            elif now - times.heard_at > limits.idle_s:
                 connection.close()
         self._relieve()
 
@@ -141,9 +141,9 @@ class Server:
         if self._shared.partial_bytes <= limit:
             return
         begun = [
-            (connection.partial_since, id(connection), connection)
+            (connection.times.partial_since, id(connection), connection)
             for connection in self._connections
-            if connection.partial_since
+            if connection.times.partial_since
         ]
         for _, _, connection in sorted(begun):
             if self._shared.partial_bytes <= limit * 0.9:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tianzhou.net.limits import NetLimits
-from tianzhou.net.server_connection import ServerConnection, Service, Shared
-from tianzhou.net.turns import Turns
+from tianzhou.net.server_connection import ServerConnection, Service, Shared, Turns
 from tianzhou.wire.frame import FrameBuffer
 
 
@@ -78,6 +77,26 @@ class FakeTransport:
         return data
 
 
+def shared_by(
+    service: Service,
+    loop: FakeLoop,
+    limits: NetLimits | None = None,
+    *,
+    turns: Turns | None = None,
+    relieve: Callable[[], None] = lambda: None,
+) -> Shared:
+    """What the connections of one server share, with a small buffer."""
+    return Shared(
+        owner=service,
+        received=service.received,
+        loop=cast("Any", loop),  # has all of a loop that connections use
+        limits=limits or NetLimits(),
+        buffer=FrameBuffer(4096),
+        turns=turns or Turns(),
+        relieve=relieve,
+    )
+
+
 class Wired:
     """A connection with both fakes."""
 
@@ -92,10 +111,9 @@ class Wired:
         self.loop = loop or FakeLoop()
         # However slow this machine is, one round of the loop does everything.
         turns = Turns(round_s=math.inf)
-        self.shared = shared or Shared(limits or NetLimits(), FrameBuffer(4096), turns=turns)
+        self.shared = shared or shared_by(service, self.loop, limits or NetLimits(), turns=turns)
         self.transport = FakeTransport()
-        as_any = cast("Any", self.loop)  # has all of a loop that connections use
-        self.connection = ServerConnection(service, as_any, self.shared)
+        self.connection = ServerConnection(self.shared)
         self.connection.connection_made(cast("asyncio.Transport", self.transport))
 
     def arrives(self, data: bytes) -> None:

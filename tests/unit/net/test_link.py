@@ -3,12 +3,11 @@
 from typing import Any, cast
 
 import pytest
-from fake_transport import FakeLoop, Wired
+from fake_transport import FakeLoop, Wired, shared_by
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.net.limits import NetLimits
-from tianzhou.net.server_connection import ServerConnection, Shared
-from tianzhou.net.turns import Turns
+from tianzhou.net.server_connection import ServerConnection, Turns
 from tianzhou.wire.codec import decode_header, decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 from tianzhou.wire.header import RESPONSE_FLAG, Header
@@ -66,7 +65,7 @@ def test_connection_assembles_a_frame_from_pieces(size: int) -> None:
     for at in range(0, len(data), size):
         wired.arrives(data[at : at + size])
     assert service.opaques == [1, 2]
-    assert wired.connection.partial_since is None
+    assert wired.connection.times.partial_since is None
     assert wired.shared.partial_bytes == 0
 
 
@@ -79,15 +78,15 @@ def test_connection_receives_a_frame_larger_than_the_buffer() -> None:
 
 def test_connection_keeps_its_partial_frame() -> None:
     service, loop = Noting(), FakeLoop()
-    shared = Shared(NetLimits(), FrameBuffer(4096))
+    shared = shared_by(service, loop)
     first = Wired(service, shared=shared, loop=loop)
     second = Wired(service, shared=shared, loop=loop)
     data = frame(1, b"first")
     first.arrives(data[:20])
     second.arrives(frame(2))
     assert service.opaques == [2]
-    assert first.connection.partial_since == loop.now
-    assert second.connection.partial_since is None
+    assert first.connection.times.partial_since == loop.now
+    assert second.connection.times.partial_since is None
     assert shared.partial_bytes > 0
     first.arrives(data[20:])
     assert service.opaques == [2, 1]
@@ -102,9 +101,9 @@ def test_connection_measures_a_frame_from_its_first_byte() -> None:
     began = wired.loop.now
     wired.loop.now += 3
     wired.arrives(data[5:9])
-    assert wired.connection.partial_since == began
+    assert wired.connection.times.partial_since == began
     wired.arrives(data[9:] + data[:4])
-    assert wired.connection.partial_since == wired.loop.now
+    assert wired.connection.times.partial_since == wired.loop.now
 
 
 @pytest.mark.parametrize("failure", [ProtocolError("bad"), None])
@@ -121,12 +120,12 @@ def test_connection_handles_valid_frames_before_an_invalid_one_closes_it(
         wired.arrives(frame(1))
     assert wired.transport.is_closed
     assert not wired.connection.is_open
-    assert wired.connection.closing_since == wired.loop.now
+    assert wired.connection.times.closing_since == wired.loop.now
 
 
 def test_connection_failure_leaves_the_shared_buffer_empty() -> None:
     service, loop = Noting(), FakeLoop()
-    shared = Shared(NetLimits(), FrameBuffer(4096))
+    shared = shared_by(service, loop)
     bad = Wired(service, shared=shared, loop=loop)
     good = Wired(service, shared=shared, loop=loop)
     service.failure = ValueError("a mistake of ours")
@@ -145,12 +144,12 @@ def test_connection_handles_postponed_frames_before_new_ones() -> None:
     wired.arrives(frame(1) + frame(2) + frame(3) + frame(4)[:10])
     assert service.opaques == [1]
     assert not wired.transport.is_reading
-    assert wired.connection.partial_since is None
+    assert wired.connection.times.partial_since is None
     service.stop_before = None
     wired.loop.run()
     assert service.opaques == [1, 2, 3]
     assert wired.transport.is_reading
-    assert wired.connection.partial_since is not None
+    assert wired.connection.times.partial_since is not None
     wired.arrives(frame(4)[10:])
     assert service.opaques == [1, 2, 3, 4]
 
@@ -173,7 +172,7 @@ def test_connection_pauses_reading_for_a_peer_that_does_not_read() -> None:
     assert wired.transport.high == 100
     wired.transport.unsent = 101
     wired.connection.pause_writing()
-    assert wired.connection.blocked_since == wired.loop.now
+    assert wired.connection.times.blocked_since == wired.loop.now
     assert not wired.transport.is_reading
     wired.loop.run()
     assert not wired.transport.is_reading
@@ -181,7 +180,7 @@ def test_connection_pauses_reading_for_a_peer_that_does_not_read() -> None:
     wired.connection.resume_writing()
     wired.loop.run()
     assert wired.transport.is_reading
-    assert wired.connection.blocked_since is None
+    assert wired.connection.times.blocked_since is None
 
 
 def test_connection_counts_queued_responses_before_they_are_written() -> None:
@@ -211,7 +210,7 @@ def test_connection_pauses_reading_while_its_requests_wait_for_the_disk() -> Non
     wired.connection.wait(1, 100)
     assert wired.connection.is_full
     wired.connection.waited(2, 110)
-    assert wired.connection.waiting_bytes == 0
+    assert wired.connection._backlog.waiting_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_connection_pauses_reading_while_its_requests_wait_for_the_disk() -> Non
 def test_connections_share_the_limit_of_requests_that_wait_for_the_disk(limits: NetLimits) -> None:
     """A peer with requests waiting cannot add more; the other peers are still served."""
     service, loop = Noting(), FakeLoop()
-    shared = Shared(limits, FrameBuffer(4096))
+    shared = shared_by(service, loop, limits)
     busy, other, idle = (Wired(service, shared=shared, loop=loop) for _ in range(3))
     busy.connection.wait(1, 10)
     other.connection.wait(1, 10)
@@ -269,9 +268,9 @@ def test_connection_turn_ends_at_its_byte_limit() -> None:
 
 def test_connection_turns_in_a_full_round_are_for_cheap_ones_only() -> None:
     service, loop = Noting(), FakeLoop()
-    shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
+    shared = shared_by(service, loop, turns=Turns(round_s=10.0))
     cheap, new = (Wired(service, shared=shared, loop=loop) for _ in range(2))
-    cheap.connection._cost_s = 0.0
+    cheap.connection._turn.cost_s = 0.0
     shared.turns.took(10.0, cast("Any", loop))
     new.arrives(frame(1)[:20])
     assert not new.transport.is_reading, "nothing more is read, not even the rest of a frame"
@@ -286,7 +285,7 @@ def test_connection_turns_in_a_full_round_are_for_cheap_ones_only() -> None:
 
 def test_connection_closed_while_waiting_for_its_turn_is_dropped() -> None:
     service, loop = Noting(), FakeLoop()
-    shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
+    shared = shared_by(service, loop, turns=Turns(round_s=10.0))
     wired = Wired(service, shared=shared, loop=loop)
     shared.turns.took(10.0, cast("Any", loop))
     wired.arrives(frame(1))
@@ -348,12 +347,10 @@ def test_connection_gives_handlers_the_peer() -> None:
 
 def test_connection_buffers_are_counted_and_released() -> None:
     relieved: list[bool] = []
-    shared = Shared(
-        NetLimits(partial_bytes_max=1, unsent_bytes_max=10),
-        FrameBuffer(4096),
-        relieve=lambda: relieved.append(True),
-    )
-    wired = Wired(Noting(), shared=shared)
+    service, loop = Noting(), FakeLoop()
+    limits = NetLimits(partial_bytes_max=1, unsent_bytes_max=10)
+    shared = shared_by(service, loop, limits, relieve=lambda: relieved.append(True))
+    wired = Wired(service, shared=shared, loop=loop)
     wired.arrives(frame(1)[:10])
     assert relieved == [True]
     wired.transport.unsent = 11

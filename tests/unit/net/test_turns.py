@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from fake_transport import FakeLoop
 
-from tianzhou.net.turns import (
+from tianzhou.net.server_connection import (
     DOUBT_S,
     MEDIUM_S,
     ROUND_S,
