@@ -6,7 +6,9 @@ import socket
 import pytest
 from loops import Run
 
+from tianzhou.base.limits import PROPERTIES_BYTES_MAX
 from tianzhou.client import (
+    Batching,
     ClientOptions,
     Message,
     MessageView,
@@ -46,6 +48,29 @@ def test_who_waits_for_room_may_be_cancelled(mq: RunningBroker, run: Run) -> Non
                 second.cancel()
                 await asyncio.gather(first, third)
         assert [message.body for message in mq.stored("room")] == [b"0", b"1", b"3"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("batching", [None, Batching()])
+def test_a_message_that_cannot_be_encoded_is_not_in_flight(
+    mq: RunningBroker, run: Run, batching: Batching | None
+) -> None:
+    """Its properties are valid, but leave no room for the id that the producer adds."""
+    full = Message("full", b"x", properties={"note": "n" * (PROPERTIES_BYTES_MAX - 10)})
+
+    async def body() -> None:
+        options = ProducerOptions(in_flight_count_max=2, batching=batching)
+        producer = Producer("makers", nameserver=mq.nameserver, options=options)
+        async with producer, asyncio.timeout(WITHIN_S):
+            for n in range(3):  # more than may be in flight
+                good = producer.send_async(Message("full", b"%d" % n))
+                with pytest.raises(UsageError, match="properties take"):
+                    await producer.send(full)
+                await good
+            with pytest.raises(UsageError, match="properties take"):
+                await producer.request(full)
+        assert [message.body for message in mq.stored("full")] == [b"0", b"1", b"2"]
 
     run(body)
 

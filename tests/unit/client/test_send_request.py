@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.limits import PROPERTIES_BYTES_MAX
 from tianzhou.client.core.send_request import (
     Batch,
     Compression,
@@ -187,6 +188,9 @@ def test_open_batches_reject_large_and_delayed_messages() -> None:
     assert gatherer.accepts(Message("t", bytes(100)))
     assert not gatherer.accepts(Message("t", bytes(2000)))
     assert not gatherer.accepts(Message("t", b"x", delay_level=1))
+    no_room_for_an_id = Message("t", b"x", properties={"note": "n" * (PROPERTIES_BYTES_MAX - 10)})
+    gatherer = open_batches(Batching())
+    assert not gatherer.accepts(no_room_for_an_id)
 
 
 @given(st.lists(st.integers(1, 1500), max_size=60), st.integers(1, 10))

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tianzhou.base.errors import TianzhouError
 from tianzhou.client.aio.in_flight import InFlightLimiter
 from tianzhou.client.aio.send_engine import SendEngine
 from tianzhou.client.core.routing import (
@@ -194,9 +195,13 @@ class Sender:
         """Send one message with properties that the client adds."""
         checked_timeout(timeout_s)
         is_half = bool(sys_flag & flags.TRANSACTION_PREPARED)
-        answer, pending = self._expect(message, is_half=is_half)
-        request = self.request(message, pending.message_id, added, sys_flag=sys_flag, code=code)
         pick = pick or pick_of(message, None)
+        answer, pending = self._expect(message, is_half=is_half)
+        try:
+            request = self.request(message, pending.message_id, added, sys_flag=sys_flag, code=code)
+        except (TianzhouError, MemoryError) as error:
+            pending.on_sent((), Failure(message.topic, final=error))
+            return answer
         self.engine.deliver(request, pending.on_sent, pick=pick, timeout_s=timeout_s)
         return answer
 
@@ -291,7 +296,12 @@ class Sender:
     ) -> None:
         engine = self.engine
         if not self._takes_long(message):
-            request = self.request(message, message_id)
+            try:
+                request = self.request(message, message_id)
+            except (TianzhouError, MemoryError) as error:
+                # It counts as in flight: without an outcome, `close` would wait for it forever.
+                on_sent((), Failure(message.topic, final=error))
+                return
             engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
             return
 
@@ -330,5 +340,9 @@ class Sender:
         if len(messages) == 1:
             self._deliver(messages[0], message_ids[0], on_sent, pick=pick)
         else:
-            request = batch_request(messages, message_ids)
+            try:
+                request = batch_request(messages, message_ids)
+            except (TianzhouError, MemoryError) as error:
+                on_sent((), Failure(batch.kind.topic, final=error))
+                return
             self.engine.deliver(request, on_sent, pick=pick)
