@@ -55,7 +55,7 @@ def _send_s(access: AccessGate) -> float:
     """CPU time of all sends, each read separately."""
     broker = SmallBroker()
     broker.send("bench")
-    requests = broker.parts.requests
+    requests = broker.requests
     requests.access = access
     batch = frames(send_frame("bench", bytes(100), 1))
     begun = process_time()
@@ -64,7 +64,7 @@ def _send_s(access: AccessGate) -> float:
         connection = cast("ServerConnection", peer)  # has every attribute that handlers use
         for _ in range(ROUND_SENDS):
             requests.received(connection, batch)
-        broker.parts.writer.settle()
+        broker.slices.base.writer.settle()
     return process_time() - begun
 
 

@@ -220,7 +220,7 @@ def codes() -> list[Code]:
 
 def broker_served() -> set[int]:
     """Codes with a handler of the broker, those that only refuse left out."""
-    return {*SmallBroker().parts.codes, *requests.FAST_PATH} - set(REFUSED)
+    return {*SmallBroker().requests.router.codes, *requests.FAST_PATH} - set(REFUSED)
 
 
 def unaccounted(found: Iterable[Code]) -> list[str]:

@@ -201,7 +201,7 @@ def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None
         await asyncio.Event().wait()  # never returns
 
     def fast(broker: Broker, _store: object) -> None:
-        broker.parts.watchdog.stuck_after_ms = 500
+        broker.slices.observe.watchdog.stuck_after_ms = 500
 
     async def play() -> None:
         mq._look(fast)

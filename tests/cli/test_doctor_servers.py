@@ -303,7 +303,7 @@ def test_doctor_says_everything_that_the_dashboard_says(run: Run, mq: RunningBro
     give_up(mq, "shipping", "orders")
     commit(mq, "shipping", "%DLQ%shipping", offset=0)
     commit(mq, "shipping", "orders", offset=2)
-    offsets = mq._running().parts.offsets
+    offsets = mq._running().slices.groups.tables.offsets
     mq._do(lambda: offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0))  # clients may not
     run("group", "update", "billing", "--no-consume")
     run("broker", "config", "--set", "brokerPermission=4")

@@ -397,7 +397,7 @@ async def test_an_offset_beyond_the_end_is_put_right(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     # A broker refuses such a commit, but it may have lost the messages that the group consumed.
-    offsets = mq._running().parts.offsets
+    offsets = mq._running().slices.groups.tables.offsets
     mq._do(lambda: offsets.put("g", "orders", 0, 1000))
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take):

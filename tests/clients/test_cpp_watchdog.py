@@ -8,7 +8,7 @@ import pytest
 
 from clients.cpp_client import Clients
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.observe.findings import Finding, Kind
+from tianzhou.broker.observe.watchdog import Finding, Kind
 from tianzhou.testing import RunningBroker
 
 pytestmark = pytest.mark.slow

@@ -39,14 +39,16 @@ def test_a_topic_is_made_changed_and_deleted(page: Page, site: Site) -> None:
     page.fill("input[name=typed]", "made-here")
     page.get_by_role("button", name="Delete made-here").click()
     expect(page.get_by_role("status")).to_have_text("Topic made-here is deleted.")
-    topics = site.mq._do(lambda: dict(site.mq._running().parts.topics.all()))
+    topics = site.mq._do(lambda: dict(site.mq._running().slices.topics.topics.all()))
     assert "made-here" not in topics
 
 
 def test_a_topic_gets_fewer_queues_without_losing_messages(page: Page, site: Site) -> None:
     site.mq.create_topic("shrinking", queues=4)
     send(site.mq, "shrinking", b"in the last queue", queue_id=3)
-    site.mq._do(lambda: site.mq._running().parts.offsets.put("slow", "shrinking", 3, 0))
+    site.mq._do(
+        lambda: site.mq._running().slices.groups.tables.offsets.put("slow", "shrinking", 3, 0)
+    )
     page.goto("/topics/shrinking/change")
     page.fill("input[name=queues]", "2")
     page.get_by_role("button", name="Save").click()
@@ -114,13 +116,13 @@ def test_a_broker_is_drained_and_comes_back(page: Page, site: Site) -> None:
     expect(page.locator("#facts")).to_contain_text("sends fail until this is undone")
     page.get_by_role("button", name="Stop writes").click()
     expect(page.locator("h1")).to_contain_text("draining")
-    assert site.mq._do(lambda: site.mq._running().parts.permission.bits) == 4
+    assert site.mq._do(lambda: site.mq._running().slices.topics.permission.bits) == 4
     page.goto("/")
     expect(page.locator(".alarms")).to_contain_text("it is being drained")
     page.goto("/brokers/broker-a/drain")
     page.get_by_role("button", name="Allow writes").click()
     expect(page.locator("h1")).to_contain_text("serves")
-    assert site.mq._do(lambda: site.mq._running().parts.permission.bits) == 6
+    assert site.mq._do(lambda: site.mq._running().slices.topics.permission.bits) == 6
 
 
 def test_dead_letters_are_replayed_once_unless_asked_again(page: Page, site: Site) -> None:

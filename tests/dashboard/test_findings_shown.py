@@ -40,7 +40,7 @@ def test_overview_is_green_exactly_while_the_doctor_finds_nothing(page: Page, si
     site.mq.create_topic("orders", queues=1)
     send(site.mq, "orders", b"1", b"2")
     commit(site.mq, "billing", "orders", offset=1)
-    offsets = site.mq._running().parts.offsets
+    offsets = site.mq._running().slices.groups.tables.offsets
     site.mq._do(lambda: offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 1))  # clients may not
     assert (
         run_command("group", "update", "billing", "--no-consume", "-n", site.mq.nameserver).code

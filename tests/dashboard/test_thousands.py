@@ -28,10 +28,11 @@ ELEMENTS_MAX = 3_000
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with Site() as made:
-        parts = made.mq._running().parts
+        slices = made.mq._running().slices
+        topics, tables = slices.topics.topics, slices.groups.tables
 
         def fill() -> None:
-            parts.topics.put(
+            topics.put(
                 *(
                     TopicConfig(
                         topic_name=f"topic-{n:04}", read_queue_nums=QUEUES, write_queue_nums=QUEUES
@@ -41,12 +42,12 @@ def site() -> Iterator[Site]:
             )
             for n in range(COUNT):
                 for queue_id in range(QUEUES):
-                    parts.offsets.put(f"group-{n:04}", f"topic-{n:04}", queue_id, 0)
+                    tables.offsets.put(f"group-{n:04}", f"topic-{n:04}", queue_id, 0)
 
         made.mq._do(fill)
         for n in range(20):
             send(made.mq, f"topic-{n:04}", b"x" * 100)
-        groups = made.mq._running().parts.clients.groups
+        groups = made.mq._running().slices.groups.clients.groups
         made.mq._do(
             lambda: groups.put(
                 *(SubscriptionGroupConfig(group_name=f"group-{n:04}") for n in range(COUNT))
@@ -59,7 +60,7 @@ def site() -> Iterator[Site]:
 def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Requests to the broker, by code."""
     found: Counter[int] = Counter()
-    router = site.mq._running().parts.requests.router
+    router = site.mq._running().requests.router
     before = router.request
 
     def counted(request: Request) -> None:
@@ -73,17 +74,17 @@ def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 def test_group_page_with_thousands_of_queues_shows_those_with_the_largest_lag(
     site: Site, request: pytest.FixtureRequest
 ) -> None:
-    parts = site.mq._running().parts
+    tables = site.mq._running().slices.groups.tables
 
     def read_all() -> None:
         for n in range(COUNT):
             for queue_id in range(QUEUES):
-                parts.offsets.put("reads-all", f"topic-{n:04}", queue_id, 0)
-        parts.clients.groups.put(SubscriptionGroupConfig(group_name="reads-all"))
+                tables.offsets.put("reads-all", f"topic-{n:04}", queue_id, 0)
+        tables.groups.put(SubscriptionGroupConfig(group_name="reads-all"))
 
     def forget() -> None:
-        parts.clients.groups.remove("reads-all")
-        parts.offsets.remove_group("reads-all")
+        tables.groups.remove("reads-all")
+        tables.offsets.remove_group("reads-all")
 
     site.mq._do(read_all)
     request.addfinalizer(lambda: site.mq._do(forget))
@@ -102,10 +103,10 @@ def test_group_page_with_thousands_of_queues_shows_those_with_the_largest_lag(
 def test_topic_page_with_many_queues_shows_a_page_of_them(
     site: Site, request: pytest.FixtureRequest
 ) -> None:
-    parts = site.mq._running().parts
+    topics = site.mq._running().slices.topics.topics
     wide = TopicConfig(topic_name="wide", read_queue_nums=1024, write_queue_nums=1024)
-    site.mq._do(lambda: parts.topics.put(wide))
-    request.addfinalizer(lambda: site.mq._do(lambda: parts.topics.remove("wide")))
+    site.mq._do(lambda: topics.put(wide))
+    request.addfinalizer(lambda: site.mq._do(lambda: topics.remove("wide")))
     page = ask(site.port, "/topics/wide?page=11").body.decode()
     assert len(page) < PAGE_BYTES_MAX
     assert re.findall(r'broker-a</th><td class="num">(\d+)</td>', page) == [

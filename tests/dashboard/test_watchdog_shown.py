@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients.waiting import wait_until
 from dashboard.site import Site, ask
-from tianzhou.broker.observe.findings import Finding, Kind
+from tianzhou.broker.observe.watchdog import Finding, Kind
 from tianzhou.client import ConsumerOptions, Message, ReceivedMessage
 from tianzhou.client.core.assignment import Occasion
 from tianzhou.client.core.window import FlowLimits

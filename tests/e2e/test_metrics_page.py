@@ -89,14 +89,15 @@ def scrape(mq: RunningBroker) -> Scrape:
             producer.send(Message("orders", b"two apples"))
 
     def touch(broker: Broker, _: object) -> Scrape:
-        parts = broker.parts
-        parts.offsets.put("billing", "orders", 0, 1)
-        parts.stats.got("orders", "billing", 1, 100)
-        parts.stats.sent_back("orders", "billing")
-        parts.stats.refused(17)
-        parts.alarms.add(lambda: [Alarm(kind="made_up", text="t", remedy="r", since_ms=1)])
+        slices = broker.slices
+        stats, alarms = slices.base.stats, slices.base.alarms
+        slices.groups.tables.offsets.put("billing", "orders", 0, 1)
+        stats.got("orders", "billing", 1, 100)
+        stats.sent_back("orders", "billing")
+        stats.refused(17)
+        alarms.add(lambda: [Alarm(kind="made_up", text="t", remedy="r", since_ms=1)])
         slave = SlaveView(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
-        look = parts.replication.view()
+        look = slices.replica.replication.view()
         view = msgspec.structs.replace(look, slaves=(slave,))
         peer = RaftPeer(
             address="", is_connected=True, is_in_doubt=False, is_voter=True, match=1, name="b"
@@ -118,7 +119,7 @@ def scrape(mq: RunningBroker) -> Scrape:
             term=1,
         )
         replaced = {metric.name: metric for metric in replica_metrics(lambda: view, lambda: raft)}
-        metrics = [replaced.get(metric.name, metric) for metric in parts.metrics]
+        metrics = [replaced.get(metric.name, metric) for metric in broker.monitor.metrics]
         return Scrape(rendered(metrics), declared(metrics))
 
     return mq._look(touch)
@@ -282,7 +283,7 @@ def test_blocked_event_loop_is_measured_and_logged(
     """All clients wait while something blocks the event loop: here for longer than a second."""
 
     def stalls() -> float:
-        text = mq._look(lambda broker, _: rendered(broker.parts.metrics))
+        text = mq._look(lambda broker, _: rendered(broker.monitor.metrics))
         (up_to_one,) = re.findall(r'loop_delay_seconds_bucket\{le="1.0"\} (\S+)', text)
         (all_of_them,) = re.findall(r"loop_delay_seconds_count (\S+)", text)
         return float(all_of_them) - float(up_to_one)

@@ -99,7 +99,7 @@ def test_send_to_a_deposed_leader_is_never_acknowledged(tmp_path: Path) -> None:
         end = store.log.end
         waits = asyncio.create_task(send(old, b"lost"))
         await until(lambda: store.flushed > end)
-        old[0].parts.writer.settle()
+        old[0].slices.base.writer.settle()
         assert store.max_offset(queue_key("orders", 0)) == 1, (
             "the message is stored but not committed"
         )

@@ -52,7 +52,7 @@ BUGS: Final = (
         "queues removed before the deletion is committed",
         "deletion",
         (
-            "tianzhou.broker.topics.removal:TopicRemoval.request",
+            "tianzhou.broker.topics.admin:TopicRemoval.request",
             "if self.is_replicated:",
             "if False:",
         ),

@@ -166,10 +166,13 @@ def check_lag() -> None:
     broker = SmallBroker()
     for topic in ("orders", "%DLQ%billing"):
         broker.send(topic)
-        broker.parts.offsets.put("billing", topic, 0, 0)
-    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
+        broker.slices.groups.tables.offsets.put("billing", topic, 0, 0)
+    broker.slices.groups.tables.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
     lags = Lags(
-        broker.store, broker.parts.topics, broker.parts.offsets, broker.parts.clients.sessions
+        broker.store,
+        broker.slices.topics.topics,
+        broker.slices.groups.tables.offsets,
+        broker.slices.groups.tables.sessions,
     )
     found = {(lag.group, lag.queue.topic) for lag in lags.all()}
     assert found == {("billing", "orders")}

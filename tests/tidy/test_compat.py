@@ -40,7 +40,7 @@ def test_table_lists_the_requests_that_brokers_reject() -> None:
 
 
 def test_every_handler_of_a_broker_is_for_a_request_to_brokers() -> None:
-    codes = {RequestCode(code) for code in SmallBroker().parts.codes}
+    codes = {RequestCode(code) for code in SmallBroker().requests.router.codes}
     assert codes <= SERVED_BY_BROKER | REJECTED_BY_BROKER
 
 

@@ -1,13 +1,16 @@
 """Routes frames to the slices. Consecutive sends of one kind stay together; the rest goes one by
-one. Every request passes the access gate here first."""
+one. Every request passes the access gate here first. It is the service of the broker's port: once
+all connections of a round of the loop are read, what they sent is appended and dispatched."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from tianzhou.broker.access.gate import AccessGate, OpenAccess
+from tianzhou.broker.access.gate import AccessGate
 from tianzhou.broker.fetch.pull import Pull
+from tianzhou.broker.groups.heartbeats import Clients
 from tianzhou.broker.ingest.send import Send
-from tianzhou.net.router import RequestRouter, encode_reply
+from tianzhou.broker.writing.log_writer import Writer
+from tianzhou.net.router import RequestRouter, RunLater, encode_reply
 from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import RequestCode
@@ -43,17 +46,47 @@ class FrameRouter:
         send: Send,
         pull: Pull,
         router: RequestRouter,
-        catch_up: Callable[[], bool],
         *,
-        access: AccessGate | None = None,
+        writer: Writer,
+        clients: Clients,
+        access: AccessGate,
+        run_later: RunLater | None = None,
     ) -> None:
-        self.access: AccessGate = access or OpenAccess()
+        """`run_later` schedules a call at the end of the loop's round; without it, the caller
+        settles the writer."""
         self._send = send
         self._pull = pull
         self.router = router
-        self._catch_up = catch_up
+        self._writer = writer
+        self._clients = clients
+        self.access = access
+        self._run_later = run_later
+        self._is_settling = False
+
+    # Service
+
+    def opened(self, connection: ServerConnection) -> None:
+        pass
 
     def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
+        try:
+            self._route(connection, batch)
+        finally:
+            # Once for all connections that are read in this round: large slices dispatch faster.
+            if not self._is_settling and self._run_later is not None:
+                self._run_later(self._settle)
+                self._is_settling = True  # set last: scheduling the call may raise MemoryError
+
+    def closed(self, connection: ServerConnection) -> None:
+        self._clients.remove_client(connection)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self._writer.settle()
+
+    # Frames
+
+    def _route(self, connection: ServerConnection, batch: FrameBatch) -> None:
         """Handle the frames of one read, in order; all, or as many as the connection has room
         for."""
         data, starts, types = batch.data, batch.headers, batch.serialise_types
@@ -111,7 +144,7 @@ class FrameRouter:
         elif header.code in _PULLS:
             self._pull.handle_pull(connection, batch, index)
         else:
-            self._catch_up()
+            self._writer.catch_up()
             self.router.request(Request(header, bytes(batch.body(index)), connection))
 
     def _admits(

@@ -4,74 +4,26 @@ from dataclasses import dataclass
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.access.cluster_proof import ClusterProof
-from tianzhou.broker.alarms import AlarmLog, Alarms
+from tianzhou.broker.access.gate import OpenAccess
+from tianzhou.broker.alarms import Alarms
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.fetch import build as fetch
-from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.groups import build as groups
-from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.groups import Groups
-from tianzhou.broker.groups.heartbeats import Clients
-from tianzhou.broker.groups.sessions import Readers
 from tianzhou.broker.ingest import build as ingest
-from tianzhou.broker.metrics import Metric, counter
+from tianzhou.broker.metrics import Metric
 from tianzhou.broker.observe import build as observe
-from tianzhou.broker.observe.watchdog import Watchdog
 from tianzhou.broker.replica import build as replica
-from tianzhou.broker.replica.admin import AdminReplication
-from tianzhou.broker.replica.admin_raft import AdminRaft
-from tianzhou.broker.replica.mode import Mode
-from tianzhou.broker.role import Permission
+from tianzhou.broker.replica.mode import Host, Mode, NameServers
 from tianzhou.broker.router import FrameRouter
-from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled import build as scheduled
-from tianzhou.broker.scheduled.delay import Delays
-from tianzhou.broker.scheduled.timer import Timers
 from tianzhou.broker.slice import Foundation, Service, Slice, Watch, handlers_of
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import build as topics
-from tianzhou.broker.topics.removal import TopicRemoval
-from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.transactions import build as transactions
-from tianzhou.broker.transactions.checks import TransactionChecks
 from tianzhou.broker.transactions.half_queue import HalfQueue
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.router import RequestRouter, RunLater
 from tianzhou.store.store import MessageStore
-
-
-@dataclass(slots=True)
-class Parts:
-    """The components that the server runs and replication attaches to. Handlers never see it."""
-
-    requests: FrameRouter
-    clients: Clients
-    pull: Pull
-    writer: Writer
-    topics: Topics
-    offsets: ConsumerOffsets
-    permission: Permission
-    delays: Delays
-    timers: Timers
-    checks: TransactionChecks
-    services: tuple[Service, ...]
-    """Background work of the master, in the order in which it starts."""
-    watches: tuple[Watch, ...]
-    """Background work of every broker, whatever its role."""
-    stats: Stats
-    readers: Readers
-    watchdog: Watchdog
-    metrics: list[Metric]
-    raft: AdminRaft
-    replication: AdminReplication
-    groups: Groups
-    alarms: Alarms
-    """Conditions an operator must see; every part that can raise alarms adds a source."""
-    alarm_log: AlarmLog
-    removal: TopicRemoval
-    codes: frozenset[int]
-    """Requests that have a handler besides sends and pulls, rejected ones included."""
-    runtime_config: RuntimeConfig
 
 
 def role_name(mode: Mode) -> str:
@@ -82,40 +34,60 @@ def role_name(mode: Mode) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slices:
-    """The slices of a broker, built."""
+class Slices:
+    """The slices of a broker. Each has its own parts, and the contribution that is concatenated
+    here with those of the others."""
 
-    tables: groups.GroupTables
-    topic: topics.TopicSlice
-    group: groups.GroupSlice
-    sending: ingest.IngestSlice
-    reading: fetch.FetchSlice
-    later: scheduled.ScheduledSlice
-    transaction: transactions.TransactionSlice
-    replicas: replica.ReplicaSlice
-    shown: observe.ObserveSlice
+    base: Foundation
+    topics: topics.TopicSlice
+    groups: groups.GroupSlice
+    ingest: ingest.IngestSlice
+    fetch: fetch.FetchSlice
+    scheduled: scheduled.ScheduledSlice
+    transactions: transactions.TransactionSlice
+    replica: replica.ReplicaSlice
+    observe: observe.ObserveSlice
 
-    def all(self) -> tuple[Slice, ...]:
+    @property
+    def contributions(self) -> tuple[Slice, ...]:
         """In the order in which their services start."""
         return (
-            self.topic.slice,
-            self.group.slice,
-            self.sending.slice,
-            self.reading.slice,
-            self.later.slice,
-            self.transaction.slice,
-            self.replicas.slice,
-            self.shown.slice,
+            self.topics.slice,
+            self.groups.slice,
+            self.ingest.slice,
+            self.fetch.slice,
+            self.scheduled.slice,
+            self.transactions.slice,
+            self.replica.slice,
+            self.observe.slice,
         )
 
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """Background work of the master, in the order in which it starts."""
+        return tuple(service for part in self.contributions for service in part.services)
 
-def _build(base: Foundation, mode: Mode) -> _Slices:
-    proof = ClusterProof(base.config.cluster_credentials)
+    @property
+    def watches(self) -> tuple[Watch, ...]:
+        """Background work of every broker, whatever its role."""
+        return tuple(watch for part in self.contributions for watch in part.watches)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return tuple(metric for part in self.contributions for metric in part.metrics)
+
+
+def build(
+    config: BrokerConfig, store: MessageStore, clock: Clock, mode: Mode, *, store_host: bytes
+) -> Slices:
+    """Build every slice. Services do not run yet: the mode starts them in the master's role."""
+    base = _foundation(config, store, clock, mode, store_host=store_host)
+    proof = ClusterProof(config.cluster_credentials)
     tables = groups.build_tables(base)
     topic = topics.build(base, tables)
     group = groups.build(base, tables, topic.topics)
     later = scheduled.build(base, topic.permission)
-    halves = HalfQueue(base.store, tables.offsets)
+    halves = HalfQueue(store, tables.offsets)
     sending = ingest.build(
         base,
         topic,
@@ -148,32 +120,24 @@ def _build(base: Foundation, mode: Mode) -> _Slices:
         transactions=transaction,
         replica=views,
     )
-    shown = observe.build(base, seen, proof=proof, rebalance=group.clients.notify_members)
-    return _Slices(
-        tables=tables,
-        topic=topic,
-        group=group,
-        sending=sending,
-        reading=reading,
-        later=later,
-        transaction=transaction,
-        replicas=replicas,
-        shown=shown,
+    slices = Slices(
+        base=base,
+        topics=topic,
+        groups=group,
+        ingest=sending,
+        fetch=reading,
+        scheduled=later,
+        transactions=transaction,
+        replica=replicas,
+        observe=observe.build(base, seen, proof=proof, rebalance=group.clients.notify_members),
     )
+    _adopt_settings(slices)
+    return slices
 
 
-def assemble(
-    config: BrokerConfig,
-    store: MessageStore,
-    clock: Clock,
-    mode: Mode,
-    *,
-    store_host: bytes,
-    run_later: RunLater | None = None,
-) -> Parts:
-    """Build every slice. Services do not run yet: the mode starts them in the master's role.
-    `run_later` schedules a call in a later round of the loop; without it, the router runs all steps
-    of a request at once."""
+def _foundation(
+    config: BrokerConfig, store: MessageStore, clock: Clock, mode: Mode, *, store_host: bytes
+) -> Foundation:
     stats = Stats(clock.now_ms())
     writer = Writer(
         store,
@@ -183,7 +147,8 @@ def assemble(
         append=mode.append,
         took=stats.put_took,
     )
-    base = Foundation(
+    writer.arrived.append(stats.arrived)
+    return Foundation(
         config=config,
         store=store,
         clock=clock,
@@ -193,47 +158,54 @@ def assemble(
         stats=stats,
         alarms=Alarms(),
     )
-    writer.arrived.append(stats.arrived)
-    return _parts(base, _build(base, mode), run_later)
 
 
-def _parts(base: Foundation, built: _Slices, run_later: RunLater | None) -> Parts:
-    """Concatenate the slices."""
-    slices, shown = built.all(), built.shown
-    shown.runtime_config.adopt.extend(adopt for part in slices for adopt in part.adopts)
-    shown.runtime_config.adopt_store.extend((base.store.adopt, built.sending.admission.adopt_store))
-    handlers = handlers_of(slices)
+def _adopt_settings(slices: Slices) -> None:
+    """Pass settings that change while the broker runs to the slices."""
+    runtime_config = slices.observe.runtime_config
+    runtime_config.adopt.extend(adopt for part in slices.contributions for adopt in part.adopts)
+    runtime_config.adopt_store.extend(
+        (slices.base.store.adopt, slices.ingest.admission.adopt_store)
+    )
+
+
+def route(slices: Slices, *, run_later: RunLater | None = None) -> FrameRouter:
+    """The router of all requests. `run_later` schedules a call in a later round of the loop;
+    without it, all steps of a request run at once, and the caller settles the writer."""
+    base = slices.base
     router = RequestRouter(
-        handlers, built.replicas.gate, refused=base.stats.refused, run_later=run_later
+        handlers_of(slices.contributions),
+        slices.replica.gate,
+        refused=base.stats.refused,
+        run_later=run_later,
     )
-    failed = counter(
-        "requests_failed",
-        "Requests that ended in an internal error of the broker",
-        lambda: router.failed_count,
-    )
-    return Parts(
-        requests=FrameRouter(built.sending.send, built.reading.pull, router, base.writer.catch_up),
-        clients=built.group.clients,
-        pull=built.reading.pull,
+    return FrameRouter(
+        slices.ingest.send,
+        slices.fetch.pull,
+        router,
         writer=base.writer,
-        topics=built.topic.topics,
-        offsets=built.tables.offsets,
-        permission=built.topic.permission,
-        delays=built.later.delays,
-        timers=built.later.timers,
-        checks=built.transaction.checks,
-        services=tuple(service for part in slices for service in part.services),
-        watches=tuple(watch for part in slices for watch in part.watches),
-        stats=base.stats,
-        readers=built.tables.readers,
-        watchdog=shown.watchdog,
-        metrics=[*(metric for part in slices for metric in part.metrics), failed],
-        raft=built.replicas.raft,
-        replication=built.replicas.replication,
-        groups=built.tables.groups,
-        alarms=base.alarms,
-        alarm_log=shown.alarm_log,
-        removal=built.topic.removal,
-        codes=frozenset(handlers),
-        runtime_config=shown.runtime_config,
+        clients=slices.groups.clients,
+        access=OpenAccess(),
+        run_later=run_later,
+    )
+
+
+def attach(mode: Mode, slices: Slices, *, nameservers: NameServers, address: str) -> None:
+    """Give the mode the parts that it acts on."""
+    tables, later = slices.groups.tables, slices.scheduled
+    mode.attach(
+        Host(
+            writer=slices.base.writer,
+            topics=slices.topics.topics,
+            groups=tables.groups,
+            offsets=tables.offsets,
+            delays=later.delays,
+            timers=later.timers,
+            removal=slices.topics.removal,
+            services=slices.services,
+            alarms=slices.base.alarms,
+            nameservers=nameservers,
+            on_raft_progress=slices.replica.raft.progressed,
+            address=address,
+        )
     )

@@ -60,7 +60,7 @@ class DemoCluster:
                 topic = TopicConfig(
                     topic_name=name, read_queue_nums=QUEUES, write_queue_nums=QUEUES
                 )
-                self._broker.parts.topics.put(topic)
+                self._broker.slices.topics.topics.put(topic)
             await self._broker.register()
 
         self.run(create())

@@ -77,6 +77,11 @@ class RequestRouter:
         self.failed_count = 0
         """Requests that ended in an unexpected exception."""
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """Requests that have a handler, rejected ones included."""
+        return frozenset(self._handlers)
+
     def frame(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         """Handle one frame of a batch. Raises ProtocolError if the header is unreadable."""
         header = decode_header(batch.header(index), batch.serialise_types[index])

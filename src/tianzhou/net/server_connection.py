@@ -239,7 +239,6 @@ class _Remote:
     slot: Slot | None
     """Its place among the connections of the port; outgoing connections have none."""
     address: str = "unknown:0"
-    identity: str = ""
     asked: PendingRequests[OnAnswer] | None = None
     """Requests to the peer, once there are any."""
 
@@ -249,7 +248,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_out", "_out_bytes", "_own", "_remote", "_shared", "_transport", "_turn",
-        "_writing", "remote_host", "times",
+        "_writing", "identity", "remote_host", "times",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, slot: Slot | None = None) -> None:
@@ -266,6 +265,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._remote = _Remote(slot)
         self.times = Times(shared.loop.time())
         self.remote_host = bytes(8)
+        self.identity = ""
 
     # The event loop calls
 
@@ -513,14 +513,6 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def identity(self) -> str:
-        return self._remote.identity
-
-    @identity.setter
-    def identity(self, proved: str) -> None:
-        self._remote.identity = proved
 
     @property
     def remote(self) -> str:

@@ -10,11 +10,11 @@ from tianzhou.base.kinds import Bytes, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.metrics import Samples
 from tianzhou.broker.replica.master_slave import MasterSlave
-from tianzhou.broker.replica.mode import Host as ModeHost
 from tianzhou.broker.replica.mode import Mode
 from tianzhou.broker.replica.standalone import Standalone
 from tianzhou.broker.role import RoleState
-from tianzhou.broker.wiring import Parts, assemble
+from tianzhou.broker.router import FrameRouter
+from tianzhou.broker.wiring import Slices, attach, build, route
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record import properties
@@ -158,24 +158,9 @@ class SmallBroker:
 
     def _build(self, mode: Mode) -> None:
         self.mode = mode
-        self.parts: Parts = assemble(self.config, self.store, self.clock, mode, store_host=HOST)
-        parts = self.parts
-        mode.attach(
-            ModeHost(
-                writer=parts.writer,
-                topics=parts.topics,
-                groups=parts.groups,
-                offsets=parts.offsets,
-                delays=parts.delays,
-                timers=parts.timers,
-                removal=parts.removal,
-                services=parts.services,
-                alarms=parts.alarms,
-                nameservers=self.nameservers,
-                on_raft_progress=parts.raft.progressed,
-                address=ADDRESS,
-            )
-        )
+        self.slices: Slices = build(self.config, self.store, self.clock, mode, store_host=HOST)
+        self.requests: FrameRouter = route(self.slices)
+        attach(mode, self.slices, nameservers=self.nameservers, address=ADDRESS)
 
     @property
     def role_state(self) -> RoleState:
@@ -187,7 +172,7 @@ class SmallBroker:
 
     def metric(self, name: str) -> float:
         """The current value of a metric without labels, by its name without `tianzhou_`."""
-        (metric,) = [metric for metric in self.parts.metrics if metric.name == name]
+        (metric,) = [metric for metric in self.slices.metrics if metric.name == name]
         samples = metric.read()
         assert isinstance(samples, Samples), f"{name} is not one number"
         ((_, value),) = samples.series
@@ -205,24 +190,24 @@ class SmallBroker:
     def received(self, peer: RecordingPeer, data: bytes, *, settle: bool = True) -> None:
         """Process the frames of one read; then end the round, unless more is read in it."""
         connection = cast("ServerConnection", peer)  # has every attribute that handlers use
-        self.parts.requests.received(connection, frames(data))
+        self.requests.received(connection, frames(data))
         if settle:
-            self.parts.writer.settle()
+            self.slices.base.writer.settle()
 
     def tick(self, *, flush: bool = True) -> None:
         """Run one tick; optionally flush before and after."""
         if flush:
             self.flush()
-        for service in (*self.parts.services, *self.parts.watches):
+        for service in (*self.slices.services, *self.slices.watches):
             service.tick()
-        self.parts.writer.tick()
-        self.parts.writer.settle()
+        self.slices.base.writer.tick()
+        self.slices.base.writer.settle()
         if flush:
             self.flush()
 
     def flush(self) -> None:
         self.store.flush()
-        self.parts.writer.settle()
+        self.slices.base.writer.settle()
 
     def run(self, *, seconds: float, step_ms: int = 100) -> None:
         for _ in range(round(seconds * 1000 / step_ms)):
@@ -230,13 +215,13 @@ class SmallBroker:
             self.tick()
 
     def save_offsets(self) -> None:
-        self.parts.offsets.save()
+        self.slices.groups.tables.offsets.save()
 
     def stop(self) -> None:
         self.flush()
-        for service in self.parts.services:
+        for service in self.slices.services:
             service.finish()
-        self.parts.offsets.save()
+        self.slices.groups.tables.offsets.save()
         self.store.close()
 
     def restart(self) -> None:

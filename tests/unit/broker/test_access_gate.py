@@ -28,7 +28,7 @@ class AdminsOnly:
 @pytest.fixture
 def broker() -> SmallBroker:
     broker = SmallBroker()
-    broker.parts.requests.access = AdminsOnly()
+    broker.requests.access = AdminsOnly()
     return broker
 
 
@@ -62,7 +62,7 @@ def test_gate_rejects_each_request_of_a_batch(broker: SmallBroker, code: int) ->
 def test_gate_checks_a_batch_of_sends_once_per_connection_identity() -> None:
     broker, gate, peer = SmallBroker(), AdminsOnly(), RecordingPeer()
     broker.send("t")  # creates the topic
-    broker.parts.requests.access = gate
+    broker.requests.access = gate
     peer.identity = "admin"
     assert broker.send("t", peer=peer).code == ResponseCode.SUCCESS
     assert gate.checked == [("admin", RequestCode.SEND_MESSAGE_V2)]

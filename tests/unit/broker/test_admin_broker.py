@@ -29,8 +29,8 @@ def test_config_change_applies_to_topics_groups_and_clients() -> None:
     text = b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\nclient_expiry_ms=2000"
     assert tool.ask(code, text).code == 0
     assert broker.send("new").code == ResponseCode.TOPIC_NOT_EXIST
-    assert broker.parts.clients.groups.obtain("new") is None
-    assert broker.parts.clients.config.client_expiry_ms == 2000
+    assert broker.slices.groups.clients.groups.obtain("new") is None
+    assert broker.slices.groups.clients.config.client_expiry_ms == 2000
 
 
 def change(broker: SmallBroker, text: bytes) -> None:
@@ -51,7 +51,7 @@ def test_config_change_of_the_message_size_applies_to_the_next_send() -> None:
 
 def test_config_change_of_sql_filters_applies_to_cached_expressions() -> None:
     broker = SmallBroker()
-    filters = broker.parts.clients.filters
+    filters = broker.slices.groups.clients.filters
     assert filters.get("SQL92", "a > 1").expression is not None
     change(broker, b"enablePropertyFilter=false")
     with pytest.raises(RequestRejected, match="does not support"):
@@ -79,14 +79,14 @@ def test_config_change_disables_long_polling() -> None:
     broker = SmallBroker()
     broker.send("orders")
     change(broker, b"longPollingEnable=false\nshortPollingTimeMills=500")
-    assert not broker.parts.pull._config.long_polling
-    assert broker.parts.pull._config.short_polling_ms == 500
+    assert not broker.slices.fetch.pull._config.long_polling
+    assert broker.slices.fetch.pull._config.short_polling_ms == 500
 
 
 def test_config_change_applies_to_watchdog_timers_and_saving() -> None:
     broker = SmallBroker()
     change(broker, b"consumer_stuck_after_ms=5000\ntimerMaxDelaySec=10")
-    assert broker.parts.watchdog.stuck_after_ms == 5_000
+    assert broker.slices.observe.watchdog.stuck_after_ms == 5_000
     late = {"TIMER_DELAY_SEC": "11"}
     assert broker.send("orders", b"x", late).code == ResponseCode.MESSAGE_ILLEGAL
 
@@ -136,7 +136,7 @@ def test_runtime_state_is_a_table_of_strings() -> None:
 
 def test_stats_data_covers_a_minute_an_hour_and_a_day() -> None:
     broker = SmallBroker()
-    stats = broker.parts.stats
+    stats = broker.slices.base.stats
     stats.put("orders", 10, 1000)
     stats.put("orders", 20, 3000)
     stats.got("orders", "readers", 6, 600)

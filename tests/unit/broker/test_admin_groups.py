@@ -16,7 +16,7 @@ def make_group(broker: SmallBroker, name: str, **more: object) -> Answer:
 
 
 def group_of(broker: SmallBroker, name: str) -> SubscriptionGroupConfig | None:
-    return broker.parts.clients.groups.get(name)
+    return broker.slices.groups.clients.groups.get(name)
 
 
 def test_create_and_update_group_survive_a_restart() -> None:
@@ -70,13 +70,13 @@ def test_delete_group_keeps_offsets_unless_clean_offset_is_set(
 ) -> None:
     broker = SmallBroker()
     make_group(broker, "readers")
-    broker.parts.offsets.put("readers", "orders", 0, 7)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 7)
     answer = Administrator(broker).ask(
         RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="readers", cleanOffset=clean
     )
     assert answer.code == 0
     assert group_of(broker, "readers") is None
-    assert broker.parts.offsets.get("readers", "orders", 0) == left
+    assert broker.slices.groups.tables.offsets.get("readers", "orders", 0) == left
 
 
 def test_get_group_config_returns_its_settings() -> None:
@@ -126,7 +126,7 @@ def test_forbid_topic_rejects_the_group_until_it_is_undone() -> None:
     table = tool.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).json
     assert table["forbiddenTable"] == {"readers": {"orders": 4}}
     assert readable(readable="true")
-    assert broker.parts.clients.groups.table().forbidden_table == {}
+    assert broker.slices.groups.clients.groups.table().forbidden_table == {}
 
 
 def test_forbid_topic_of_an_unknown_group_or_no_topic_is_rejected() -> None:
@@ -139,7 +139,7 @@ def test_forbid_topic_of_an_unknown_group_or_no_topic_is_rejected() -> None:
 def test_query_topics_and_subscriptions_of_a_group() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
-    broker.parts.offsets.put("readers", "orders", 0, 1)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 1)
     join(broker, "readers", "orders")
     tool = Administrator(broker)
     assert tool.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="readers").json == {
@@ -154,17 +154,17 @@ def test_query_topics_and_subscriptions_of_a_group() -> None:
 @pytest.mark.parametrize("topic", ["a/b", "x" * 200_000, "a b"])
 def test_forbid_topic_with_an_invalid_name_is_rejected(topic: str) -> None:
     broker = SmallBroker()
-    broker.parts.groups.put(SubscriptionGroupConfig(group_name="g"))
+    broker.slices.groups.tables.groups.put(SubscriptionGroupConfig(group_name="g"))
     ext = {"group": "g", "topic": topic, "readable": "false"}
     answer = broker.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ext)
     assert answer is not None
     assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert broker.parts.groups.forbidden == {}
+    assert broker.slices.groups.tables.groups.forbidden == {}
 
 
 def test_forbid_topic_beyond_the_limit_is_rejected() -> None:
     broker = SmallBroker(config=BrokerConfig(topics_max=16))
-    broker.parts.groups.put(SubscriptionGroupConfig(group_name="g"))
+    broker.slices.groups.tables.groups.put(SubscriptionGroupConfig(group_name="g"))
     codes: list[int] = []
     for number in range(17):
         ext = {"group": "g", "topic": f"t{number}", "readable": "false"}

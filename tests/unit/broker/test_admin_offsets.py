@@ -26,7 +26,7 @@ def rows_of(answer: Answer) -> dict[tuple[str, int], OffsetWrapper]:
 
 def test_consume_stats_list_every_read_queue_with_zero_if_uncommitted() -> None:
     broker = with_messages()
-    broker.parts.offsets.put("readers", "orders", 0, 2)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 2)
     answer = Administrator(broker).ask(RequestCode.GET_CONSUME_STATS, consumerGroup="readers")
     assert answer.body.startswith(b'{"consumeTps":0.0,"offsetTable":{{"brokerName":"broker-a"')
     assert rows_of(answer) == {
@@ -54,7 +54,7 @@ def test_consume_stats_of_an_online_group_have_its_subscriptions_only() -> None:
     broker = with_messages()
     make_topic(broker, "old")
     for topic in ("orders", "old", "deleted"):
-        broker.parts.offsets.put("readers", topic, 0, 1)
+        broker.slices.groups.tables.offsets.put("readers", topic, 0, 1)
     tool, code = Administrator(broker), RequestCode.GET_CONSUME_STATS
     offline = rows_of(tool.ask(code, consumerGroup="readers"))
     assert {topic for topic, _ in offline} == {"orders", "old"}
@@ -65,8 +65,8 @@ def test_consume_stats_of_an_online_group_have_its_subscriptions_only() -> None:
 
 def test_consume_stats_have_the_rate_of_the_group() -> None:
     broker = with_messages()
-    broker.parts.offsets.put("readers", "orders", 0, 2)
-    broker.parts.stats.got("orders", "readers", 30, 100)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 2)
+    broker.slices.base.stats.got("orders", "readers", 30, 100)
     broker.run(seconds=20, step_ms=1000)
     answer = Administrator(broker).ask(RequestCode.GET_CONSUME_STATS, consumerGroup="readers")
     assert 1.0 < decode_consume_stats(answer.body).consume_tps < 3.0
@@ -74,8 +74,8 @@ def test_consume_stats_have_the_rate_of_the_group() -> None:
 
 def test_broker_consume_stats_list_all_groups() -> None:
     broker = with_messages()
-    broker.parts.clients.groups.obtain("readers")
-    broker.parts.offsets.put("readers", "orders", 0, 1)
+    broker.slices.groups.clients.groups.obtain("readers")
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 1)
     tool, code = Administrator(broker), RequestCode.GET_BROKER_CONSUME_STATS
     answer = tool.ask(code, isOrder="false")
     assert answer.json["brokerAddr"] == "10.0.0.1:10911"
@@ -89,7 +89,7 @@ def test_broker_consume_stats_list_all_groups() -> None:
 def test_consume_time_span_has_the_delay_of_each_queue() -> None:
     broker = with_messages()
     now_ms = broker.clock.now_ms()
-    broker.parts.offsets.put("readers", "orders", 0, 1)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 1)
     tool, code = Administrator(broker), RequestCode.QUERY_CONSUME_TIME_SPAN
     first, empty = tool.ask(code, group="readers", topic="orders").json["consumeTimeSpanSet"]
     assert first["messageQueue"]["queueId"] == 0
@@ -102,7 +102,7 @@ def test_consume_time_span_has_the_delay_of_each_queue() -> None:
 
 def test_correction_offsets_are_the_minimum_of_other_groups() -> None:
     broker = with_messages()
-    offsets = broker.parts.offsets
+    offsets = broker.slices.groups.tables.offsets
     for group, first, second in (("a", 3, 2), ("b", 2, 5), ("skipped", 0, 0), ("mine", 1, 9)):
         offsets.put(group, "orders", 0, first)
         offsets.put(group, "orders", 1, second)
@@ -119,20 +119,20 @@ def test_correction_offsets_are_the_minimum_of_other_groups() -> None:
 def test_clone_group_offset_copies_subscribed_topics_only() -> None:
     broker = with_messages()
     make_topic(broker, "old")
-    broker.parts.offsets.put("readers", "orders", 0, 2)
-    broker.parts.offsets.put("readers", "old", 0, 1)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 2)
+    broker.slices.groups.tables.offsets.put("readers", "old", 0, 1)
     join(broker, "readers", "orders")
     tool, code = Administrator(broker), RequestCode.CLONE_GROUP_OFFSET
     assert tool.ask(code, srcGroup="readers", destGroup="copy").code == 0
-    assert broker.parts.offsets.of("copy", "orders") == {0: 2}
-    assert broker.parts.offsets.of("copy", "old") == {}
+    assert broker.slices.groups.tables.offsets.of("copy", "orders") == {0: 2}
+    assert broker.slices.groups.tables.offsets.of("copy", "old") == {}
     tool.ask(code, srcGroup="readers", destGroup="copy", topic="old", offline="true")
-    assert broker.parts.offsets.of("copy", "old") == {0: 1}
+    assert broker.slices.groups.tables.offsets.of("copy", "old") == {0: 1}
     assert tool.ask(code, srcGroup="readers", destGroup="a b").code != 0
 
 
 def test_get_all_consumer_offset_returns_the_table() -> None:
     broker = with_messages()
-    broker.parts.offsets.put("readers", "orders", 1, 2)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 1, 2)
     table = Administrator(broker).ask(RequestCode.GET_ALL_CONSUMER_OFFSET).json
     assert table["offsetTable"] == {"orders@readers": {"1": 2}}

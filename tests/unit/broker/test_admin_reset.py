@@ -15,11 +15,11 @@ def broker() -> SmallBroker:
     """Topic `orders` with two queues; five messages in the first, a second apart."""
     made = SmallBroker()
     make_topic(made, "orders")
-    made.parts.clients.groups.obtain("readers")
+    made.slices.groups.clients.groups.obtain("readers")
     for _ in range(5):
         made.clock.advance(seconds=1)
         made.send("orders")
-    made.parts.offsets.put("readers", "orders", 0, 3)
+    made.slices.groups.tables.offsets.put("readers", "orders", 0, 3)
     return made
 
 
@@ -32,7 +32,7 @@ def reset(broker: SmallBroker, timestamp: int, *, force: str = "true", **more: s
 
 
 def committed(broker: SmallBroker) -> dict[int, int]:
-    return broker.parts.offsets.of("readers", "orders")
+    return broker.slices.groups.tables.offsets.of("readers", "orders")
 
 
 def test_reset_by_time_moves_a_stopped_group(broker: SmallBroker) -> None:
@@ -93,6 +93,6 @@ def test_reset_notifies_every_live_member_in_its_own_format(broker: SmallBroker)
 
 def test_reset_does_not_notify_a_disconnected_member(broker: SmallBroker) -> None:
     peer: RecordingPeer = join(broker, "readers", "orders")
-    broker.parts.clients.remove_client(peer)
+    broker.slices.groups.clients.remove_client(peer)
     reset(broker, 0)
     assert peer.take_told() == []

@@ -15,7 +15,7 @@ from tianzhou.wire.tables import TopicConfig, TopicConfigList, decode_topic_conf
 
 
 def config_of(broker: SmallBroker, name: str) -> TopicConfig:
-    topic = broker.parts.topics.get(name)
+    topic = broker.slices.topics.topics.get(name)
     assert topic is not None
     return topic
 
@@ -62,10 +62,10 @@ def test_update_topic_applies_to_the_next_send() -> None:
 )
 def test_create_topic_with_a_reserved_name_is_rejected(name: str) -> None:
     broker = SmallBroker()
-    before = dict(broker.parts.topics.all())
+    before = dict(broker.slices.topics.topics.all())
     assert make_topic(broker, name).code == ResponseCode.INVALID_PARAMETER
     assert delete(broker, name).code == ResponseCode.INVALID_PARAMETER
-    assert broker.parts.topics.all() == before
+    assert broker.slices.topics.topics.all() == before
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_create_topic_with_a_reserved_name_is_rejected(name: str) -> None:
 def test_create_topic_with_invalid_values_is_rejected(wrong: dict[str, str]) -> None:
     broker = SmallBroker()
     assert make_topic(broker, "orders", **wrong).code == ResponseCode.INVALID_PARAMETER
-    assert broker.parts.topics.get("orders") is None
+    assert broker.slices.topics.topics.get("orders") is None
 
 
 def test_update_topic_sets_and_removes_attributes() -> None:
@@ -104,7 +104,7 @@ def test_create_topics_is_all_or_nothing() -> None:
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
     bad = fastjson.encode(TopicConfigList(topic_config_list=(*good, TopicConfig(topic_name="c d"))))
     assert Administrator(broker).ask(code, bad).code == ResponseCode.INVALID_PARAMETER
-    assert broker.parts.topics.get("a") is None
+    assert broker.slices.topics.topics.get("a") is None
     body = fastjson.encode(TopicConfigList(topic_config_list=good))
     assert Administrator(broker).ask(code, body).code == 0
     assert config_of(broker, "b").write_queue_nums == 1
@@ -121,11 +121,11 @@ def test_delete_topic_removes_settings_offsets_and_queues() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
     broker.send("orders")
-    broker.parts.offsets.put("readers", "orders", 0, 1)
+    broker.slices.groups.tables.offsets.put("readers", "orders", 0, 1)
     assert delete(broker, "orders").code == 0
     broker.restart()
-    assert broker.parts.topics.get("orders") is None
-    assert broker.parts.offsets.get("readers", "orders", 0) is None
+    assert broker.slices.topics.topics.get("orders") is None
+    assert broker.slices.groups.tables.offsets.get("readers", "orders", 0) is None
     assert broker.store.max_offset(queue_key("orders", 0)) == 0
     make_topic(broker, "orders")
     assert broker.messages("orders") == []
@@ -151,8 +151,8 @@ def test_get_all_topic_configs_returns_the_table_or_a_page() -> None:
     tool = Administrator(broker)
     whole = tool.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     names = sorted(whole.json["topicConfigTable"])
-    assert names == sorted(broker.parts.topics.all())
-    version = fastjson.encode(broker.parts.topics.version).decode()
+    assert names == sorted(broker.slices.topics.topics.all())
+    version = fastjson.encode(broker.slices.topics.topics.version).decode()
     seen: list[str] = []
     while len(seen) < len(names):
         page = tool.ask(
@@ -174,7 +174,7 @@ def test_get_all_topic_configs_of_an_old_version_pages_from_the_start() -> None:
         maxTopicNum="1",
         dataVersion='{"counter":99,"timestamp":1}',
     )
-    assert list(page.json["topicConfigTable"]) == [min(broker.parts.topics.all())]
+    assert list(page.json["topicConfigTable"]) == [min(broker.slices.topics.topics.all())]
 
 
 def test_topic_stats_of_an_empty_topic_list_its_queues() -> None:
@@ -208,7 +208,7 @@ def test_system_topic_list_excludes_user_topics() -> None:
 def test_query_groups_of_a_topic_includes_offline_and_online_ones() -> None:
     broker = SmallBroker()
     make_topic(broker, "orders")
-    broker.parts.offsets.put("before", "orders", 0, 1)
+    broker.slices.groups.tables.offsets.put("before", "orders", 0, 1)
     join(broker, "now", "orders")
     found = Administrator(broker).ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="orders").json
     assert found == {"groupList": ["before", "now"]}
@@ -220,7 +220,7 @@ def test_clean_unused_topic_removes_queues_of_unknown_topics() -> None:
     make_topic(broker, "kept")
     broker.send("orders")
     broker.send("kept")
-    broker.parts.topics.remove("orders")
+    broker.slices.topics.topics.remove("orders")
     assert Administrator(broker).ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
     assert broker.store.queues.of_topic("orders") == []
     assert broker.bodies("kept") == [b"body"]

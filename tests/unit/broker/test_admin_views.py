@@ -222,7 +222,7 @@ def test_groups_view_separates_lost_members_from_no_members() -> None:
     peer = join(broker, "billing", "orders")
     assert not group_rows(broker)["billing"].is_abandoned
     peer.close()
-    broker.parts.clients.remove_client(peer)
+    broker.slices.groups.clients.remove_client(peer)
     row = group_rows(broker)["billing"]
     assert (row.members, row.is_abandoned) == (0, True)
     commit(broker, "archive", "orders", 1)
@@ -300,7 +300,7 @@ def test_groups_view_excludes_internal_groups_and_dead_letters() -> None:
     make_topic(broker, dead, 1)
     broker.send(dead)
     commit(broker, "billing", dead, 0)
-    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
+    broker.slices.groups.tables.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
     look = look_at_broker(broker)
     assert look.totals.lag == 4
     assert [row.name for row in look.troubled] == ["billing"]
@@ -345,12 +345,14 @@ def test_view_request_with_many_queues_is_spread_over_loop_rounds(
     for number in range(60):
         make_topic(broker, f"topic-{number}", 4)
         commit(broker, "billing", f"topic-{number}", 0)
-    broker.parts.requests.router.run_later = rounds.append
+    broker.requests.router.run_later = rounds.append
     assert broker.ask(code, ext, peer=peer) is None
     count = 0
     while rounds:
         rounds.pop()()
         count += 1
-        broker.parts.offsets.put(f"late-{count}", "topic-1", 0, 0)  # others go on meanwhile
+        broker.slices.groups.tables.offsets.put(
+            f"late-{count}", "topic-1", 0, 0
+        )  # others go on meanwhile
     assert [answer.code for answer in peer.answers()] == [0]
     assert count >= 15, "of 240 queues, a dozen in each"

@@ -147,7 +147,7 @@ def broker_with_parked(*bodies: bytes) -> SmallBroker:
 
 
 def alarms(broker: SmallBroker) -> list[str]:
-    return [alarm.kind for alarm in broker.parts.alarms.current()]
+    return [alarm.kind for alarm in broker.slices.base.alarms.current()]
 
 
 @pytest.mark.parametrize("restarts", ["", "stop", "kill"])
@@ -208,7 +208,7 @@ def test_resumed_transaction_whose_op_record_is_lost_gets_it_at_start() -> None:
     broker = broker_with_parked(b"torn")
     (parked_view,) = broker.messages(names.CHECKED_OUT_TOPIC)
     text = properties.encode(dict(parked_view.properties) | {"TRAN_PARKED_OFFSET": "0"})
-    broker.parts.writer.put([Entry(HALF_QUEUE, b"torn", text)])
+    broker.slices.base.writer.put([Entry(HALF_QUEUE, b"torn", text)])
     broker.flush()
     broker.kill()
     broker.flush()

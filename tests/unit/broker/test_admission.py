@@ -16,13 +16,13 @@ LIMIT = 4 * 1024 * 1024
 
 def with_group(broker: SmallBroker, *, retry_max_times: int = 16) -> None:
     group = SubscriptionGroupConfig(group_name="g", retry_max_times=retry_max_times)
-    broker.parts.clients.groups.put(group)
+    broker.slices.groups.clients.groups.put(group)
 
 
 def test_admission_creates_a_new_topic_from_the_template() -> None:
     broker = SmallBroker()
     assert broker.send("fresh").code == 0
-    topic = broker.parts.topics.get("fresh")
+    topic = broker.slices.topics.topics.get("fresh")
     assert topic is not None
     assert (topic.write_queue_nums, topic.perm) == (4, 6)
 
@@ -55,7 +55,7 @@ def test_admission_rejects_an_unknown_queue_and_chooses_for_a_negative_one() -> 
 
 def test_admission_rejects_a_topic_without_write_permission() -> None:
     broker = SmallBroker()
-    broker.parts.topics.put(TopicConfig(topic_name="closed", perm=4))
+    broker.slices.topics.topics.put(TopicConfig(topic_name="closed", perm=4))
     assert broker.send("closed").code == ResponseCode.NO_PERMISSION
 
 

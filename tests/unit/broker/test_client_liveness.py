@@ -15,7 +15,7 @@ def locked_by(broker: SmallBroker, client_id: str) -> bool:
     asked = {"consumerGroup": "g", "clientId": client_id, "mqSet": [queue]}
     header = Header(code=RequestCode.LOCK_BATCH_MQ, opaque=1)
     request = Request(header, fastjson.encode(asked), RecordingPeer())
-    return b'"queueId":0' in broker.parts.clients.lock(request).body
+    return b'"queueId":0' in broker.slices.groups.clients.lock(request).body
 
 
 def test_clock_change_expires_no_client() -> None:
@@ -23,11 +23,11 @@ def test_clock_change_expires_no_client() -> None:
     broker.heartbeat(peer, "c1", producers=("p",))
     for jump_ms in (HOUR_MS, -2 * HOUR_MS):
         broker.clock.jump(jump_ms)
-        broker.parts.clients.expire()
-        assert list(broker.parts.clients.sessions.producers) == ["p"]
+        broker.slices.groups.clients.expire()
+        assert list(broker.slices.groups.tables.sessions.producers) == ["p"]
     broker.clock.advance(ms=broker.config.client_expiry_ms + 1)
-    broker.parts.clients.expire()
-    assert broker.parts.clients.sessions.producers == {}
+    broker.slices.groups.clients.expire()
+    assert broker.slices.groups.tables.sessions.producers == {}
 
 
 def test_clock_change_releases_no_lock() -> None:
@@ -50,4 +50,4 @@ def test_heartbeats_without_a_client_id_are_keyed_by_connection() -> None:
     body = b'{"producerDataSet":[{"groupName":"p"}]}'
     for port in (1, 2):
         broker.ask(RequestCode.HEART_BEAT, {}, body, peer=RecordingPeer(port=port))
-    assert len(broker.parts.clients.sessions.producers["p"]) == 2
+    assert len(broker.slices.groups.tables.sessions.producers["p"]) == 2

@@ -31,7 +31,7 @@ def commit(broker: SmallBroker, offset: int) -> Header:
 
 
 def committed(broker: SmallBroker) -> int | None:
-    return broker.parts.offsets.get(GROUP, TOPIC, 0)
+    return broker.slices.groups.tables.offsets.get(GROUP, TOPIC, 0)
 
 
 def pull(broker: SmallBroker, offset: int) -> Header:

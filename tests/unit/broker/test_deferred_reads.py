@@ -72,10 +72,10 @@ def test_pull_whose_read_misses_the_deadline_responds_retry(wait_ms: int, deadli
     (broker, store), peer = build_broker(QUEUE), RecordingPeer()
     pull(broker, peer, 1, wait_ms=wait_ms)
     broker.clock.advance(ms=deadline_ms - 1)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     assert peer.answers() == []
     broker.clock.advance(ms=1)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     (response,) = peer.answers()
     assert (response.code, response.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NOT_READY")
     assert response.ext["nextBeginOffset"] == "1"

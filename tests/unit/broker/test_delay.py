@@ -220,7 +220,7 @@ def test_delay_with_a_full_disk_delivers_when_there_is_room() -> None:
 def test_delay_skips_a_message_without_a_destination() -> None:
     broker = SmallBroker()
     entry = Entry(queue_key(SCHEDULE_TOPIC, 0), b"lost", b"DELAY\x011\x02")
-    broker.parts.writer.put([entry])
+    broker.slices.base.writer.put([entry])
     broker.flush()
     send(broker, b"a", 1)
     broker.run(seconds=2)

@@ -100,7 +100,7 @@ def commit(group: str, offset: int) -> dict[str, str]:
 
 def demote(broker: SmallBroker) -> None:
     broker.store.stop_writing()
-    broker.parts.writer.give_up()
+    broker.slices.base.writer.give_up()
     broker.role_state.take(Role.SLAVE, 1, 1)
     broker.role_state.set_master(MASTER)
 
@@ -115,19 +115,19 @@ def ask(broker: SmallBroker, code: RequestCode, example: Example) -> Header:
 
 
 def state(broker: SmallBroker) -> tuple[object, ...]:
-    parts = broker.parts
+    tables = broker.slices.groups.tables
     return (
         len(broker.disk.calls),
         broker.store.log.end,
-        fastjson.encode(parts.topics.table()),
-        fastjson.encode(parts.groups.table()),
-        fastjson.encode(parts.offsets.table()),
+        fastjson.encode(broker.slices.topics.topics.table()),
+        fastjson.encode(tables.groups.table()),
+        fastjson.encode(tables.offsets.table()),
     )
 
 
 def test_every_request_a_broker_serves_has_an_effect(broker: SmallBroker) -> None:
     assert BROKER_EFFECTS.keys() == SERVED_BY_BROKER | REJECTED_BY_BROKER
-    assert broker.parts.codes | FAST_PATH == BROKER_EFFECTS.keys()
+    assert broker.requests.router.codes | FAST_PATH == BROKER_EFFECTS.keys()
 
 
 def test_every_request_that_changes_shared_state_has_an_example() -> None:
@@ -248,7 +248,9 @@ def test_replica_creates_no_group_or_topic_for_clients(broker: SmallBroker) -> N
     answer = broker.ask(RequestCode.HEART_BEAT, {}, heartbeat("fresh"), peer=peer)
     assert answer is not None
     assert answer.code == 0
-    assert "fresh" in broker.parts.clients.sessions.consumers, "its consumer is served all the same"
+    assert "fresh" in broker.slices.groups.tables.sessions.consumers, (
+        "its consumer is served all the same"
+    )
     pull = {
         "consumerGroup": "fresher",
         "topic": TOPIC,
@@ -272,12 +274,12 @@ def test_replica_creates_no_group_or_topic_for_clients(broker: SmallBroker) -> N
 @pytest.mark.usefixtures("known")
 def test_replica_accepts_the_offset_of_an_unknown_group(broker: SmallBroker) -> None:
     demote(broker)
-    groups = fastjson.encode(broker.parts.groups.table())
+    groups = fastjson.encode(broker.slices.groups.tables.groups.table())
     answer = broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("fresh", 1))
     assert answer is not None
     assert answer.code == 0
-    assert broker.parts.offsets.get("fresh", TOPIC, 0) == 1
-    assert fastjson.encode(broker.parts.groups.table()) == groups
+    assert broker.slices.groups.tables.offsets.get("fresh", TOPIC, 0) == 1
+    assert fastjson.encode(broker.slices.groups.tables.groups.table()) == groups
 
 
 def test_table_change_in_a_raft_group_responds_after_the_commit(

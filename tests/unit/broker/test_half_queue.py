@@ -24,7 +24,7 @@ from tianzhou.testing.small_broker import SmallBroker
 
 
 def progress(broker: SmallBroker) -> tuple[int | None, int | None]:
-    offsets, group = broker.parts.offsets, names.TRANSACTION_GROUP
+    offsets, group = broker.slices.groups.tables.offsets, names.TRANSACTION_GROUP
     return offsets.get(group, names.HALF_TOPIC, 0), offsets.get(group, names.OP_TOPIC, 0)
 
 
@@ -127,7 +127,7 @@ def test_half_queue_copy_without_an_op_record_replaces_the_original(by_copy: boo
     broker = SmallBroker()
     old = send_half(broker, b"old")
     text = properties.encode(dict(old.properties) | {"TRAN_PREPARED_QUEUE_OFFSET": "0"})
-    broker.parts.writer.put([Entry(HALF_QUEUE, b"old", text)])
+    broker.slices.base.writer.put([Entry(HALF_QUEUE, b"old", text)])
     broker.flush()
     broker.kill()
     copy = broker.messages(names.HALF_TOPIC)[-1]
@@ -148,7 +148,7 @@ def test_half_queue_decision_without_an_op_record_is_completed(topic: str) -> No
     half = send_half(broker, b"half")
     entry = Entry(queue_key(topic, 0), b"half", prepared_offset=half.physical_offset)
     flag = 8 if topic == "orders" else 0
-    broker.parts.writer.put([entry._replace(sys_flag=flag)])
+    broker.slices.base.writer.put([entry._replace(sys_flag=flag)])
     broker.flush()
     broker.kill()
     broker.flush()
@@ -196,7 +196,7 @@ def test_half_queue_reads_all_offsets_of_a_java_op_record() -> None:
     broker = SmallBroker()
     halves = [send_half(broker, b"%d" % n) for n in range(3)]
     op = op_entry(0, born_ms=0, host=bytes(8))._replace(body=b"0,2,")
-    broker.parts.writer.put([op])
+    broker.slices.base.writer.put([op])
     broker.flush()
     broker.kill()
     for half in halves:
@@ -210,7 +210,7 @@ def test_half_queue_root_beyond_the_message_is_ignored(named: str) -> None:
     broker = SmallBroker()
     first = send_half(broker, b"first")
     text = properties.encode(dict(first.properties) | {"TRAN_PREPARED_QUEUE_OFFSET": named})
-    broker.parts.writer.put([Entry(HALF_QUEUE, b"forged", text)])
+    broker.slices.base.writer.put([Entry(HALF_QUEUE, b"forged", text)])
     broker.flush()
     broker.kill()
     forged = broker.messages(names.HALF_TOPIC)[-1]
@@ -226,8 +226,8 @@ def test_half_queue_copy_that_can_not_be_read_ends_its_transaction(
     monkeypatch.setattr(transaction_checks, "SPREAD_MAX", 20)
     broker, old = with_copy()
     copy = broker.messages(names.HALF_TOPIC)[-1]
-    broker.parts.checks._give_up(copy.queue_offset)
-    assert len(broker.parts.checks._halves.pending) == 0
+    broker.slices.transactions.checks._give_up(copy.queue_offset)
+    assert len(broker.slices.transactions.checks._halves.pending) == 0
     assert code_of(decide(broker, old, COMMIT)) == 0
     assert visible(broker) == []
 
@@ -240,7 +240,7 @@ def test_transaction_checks_of_a_returning_group_are_bounded_per_tick(
     for _ in range(10):
         send_half(broker)
     broker.run(seconds=20)
-    service = broker.parts.checks
+    service = broker.slices.transactions.checks
     assert [len(waiting) for waiting in service._plan.waiting.values()] == [10]
     peer = producer(broker)
     broker.tick()
@@ -257,7 +257,7 @@ def test_transaction_checks_due_together_run_in_slices(
     for _ in range(10):
         send_half(broker)
     broker.tick()
-    service = broker.parts.checks
+    service = broker.slices.transactions.checks
     broker.clock.advance(ms=7_000)
     for looked_at, is_more in ((4, True), (8, True), (10, False)):
         assert service.tick() is is_more

@@ -15,7 +15,9 @@ NAMES = ["ns1:9876", "ns2:9876"]
 
 def health(broker: SmallBroker, *, missing: list[str]) -> Health:
     told = dict.fromkeys(missing, "no answer")
-    return Health("broker-a", broker.store, broker.parts.permission, lambda: told, len(NAMES))
+    return Health(
+        "broker-a", broker.store, broker.slices.topics.permission, lambda: told, len(NAMES)
+    )
 
 
 def read(answer: tuple[int, bytes]) -> tuple[int, Any]:
@@ -33,7 +35,12 @@ def test_health_with_losses_at_start_reports_them_and_stays_ready() -> None:
     lost = Incident(kind=LOG_DAMAGED, text="the log is damaged from 5 to 9", found_ms=1)
     broker.store.incidents.report([lost])
     found = Health(
-        "broker-a", broker.store, broker.parts.permission, dict, 1, broker.parts.alarms.current
+        "broker-a",
+        broker.store,
+        broker.slices.topics.permission,
+        dict,
+        1,
+        broker.slices.base.alarms.current,
     )
     status, said = read(found.ready())
     assert (status, said["status"], said["reasons"]) == (200, "ready", [])
@@ -53,7 +60,7 @@ def test_health_with_one_reachable_nameserver_is_ready() -> None:
 
 def test_health_of_a_drained_broker_is_alive_but_not_ready() -> None:
     broker = SmallBroker()
-    broker.parts.permission.set(4)
+    broker.slices.topics.permission.set(4)
     found = health(broker, missing=[])
     assert found.live()[0] == 200
     (reason,) = read(found.ready())[1]["reasons"]

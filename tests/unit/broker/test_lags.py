@@ -12,7 +12,10 @@ TOPIC, GROUP = "orders", "billing"
 
 def lags_of(broker: SmallBroker) -> Lags:
     return Lags(
-        broker.store, broker.parts.topics, broker.parts.offsets, broker.parts.clients.sessions
+        broker.store,
+        broker.slices.topics.topics,
+        broker.slices.groups.tables.offsets,
+        broker.slices.groups.tables.sessions,
     )
 
 
@@ -31,7 +34,7 @@ def filled() -> SmallBroker:
         broker.send(TOPIC)
         broker.clock.advance(seconds=1)
     broker.send(TOPIC, queue_id=1)
-    broker.parts.offsets.put(GROUP, TOPIC, 0, 1)
+    broker.slices.groups.tables.offsets.put(GROUP, TOPIC, 0, 1)
     return broker
 
 
@@ -48,7 +51,7 @@ def test_lag_age_is_that_of_the_oldest_waiting_message() -> None:
     assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [2_000, 0]
     broker.clock.advance(seconds=10)
     assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [12_000, 10_000]
-    broker.parts.offsets.put(GROUP, TOPIC, 0, 3)
+    broker.slices.groups.tables.offsets.put(GROUP, TOPIC, 0, 3)
     every = sorted(lags.all(), key=lambda lag: lag.queue)
     assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [0, 10_000]
 
@@ -68,8 +71,8 @@ def test_lag_excludes_topics_that_a_live_group_left() -> None:
 
 def test_lag_excludes_deleted_topics_and_internal_groups() -> None:
     broker = filled()
-    broker.parts.offsets.put(GROUP, "gone", 0, 0)
-    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
+    broker.slices.groups.tables.offsets.put(GROUP, "gone", 0, 0)
+    broker.slices.groups.tables.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
     assert rows(broker).keys() == {(GROUP, TOPIC, 0), (GROUP, TOPIC, 1)}
 
 
@@ -86,6 +89,6 @@ def test_lag_excludes_dead_letters_and_internal_groups() -> None:
     dead = f"%DLQ%{GROUP}"
     make_topic(broker, dead, 1)
     broker.send(dead)
-    broker.parts.offsets.put(GROUP, dead, 0, 0)
-    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
+    broker.slices.groups.tables.offsets.put(GROUP, dead, 0, 0)
+    broker.slices.groups.tables.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
     assert rows(broker) == {(GROUP, TOPIC, 0): 2, (GROUP, TOPIC, 1): 1}

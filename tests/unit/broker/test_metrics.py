@@ -26,7 +26,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def page_of(broker: SmallBroker) -> MetricsPage:
-    return MetricsPage(broker.parts.metrics, broker.clock.monotonic_s)
+    return MetricsPage(broker.slices.metrics, broker.clock.monotonic_s)
 
 
 def scraped(broker: SmallBroker) -> Series:
@@ -126,7 +126,7 @@ def test_metrics_report_lag_by_queue_in_messages_and_seconds() -> None:
     for _ in range(3):
         broker.send(TOPIC)
         broker.clock.advance(seconds=1)
-    broker.parts.offsets.put(GROUP, TOPIC, 0, 1)
+    broker.slices.groups.tables.offsets.put(GROUP, TOPIC, 0, 1)
     series = scraped(broker)
     place = {"group": GROUP, "topic": TOPIC}
     assert value(series, "queue_lag_messages", queue="0", **place) == 2
@@ -151,11 +151,11 @@ def test_metrics_report_durations_as_histograms() -> None:
 def test_metrics_dispatch_delay_includes_the_wait_for_the_disk() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
-    times = broker.parts.writer.dispatch_delays.histogram
+    times = broker.slices.base.writer.dispatch_delays.histogram
     seen = times.count
-    broker.parts.writer.put([])  # an append that is never completed
+    broker.slices.base.writer.put([])  # an append that is never completed
     broker.clock.advance(seconds=3)
-    broker.parts.writer.settle()
+    broker.slices.base.writer.settle()
     assert times.count == seen + 1
     assert times.longest_s == 3.0
 
@@ -183,7 +183,7 @@ def test_metrics_count_members_by_role_without_client_names() -> None:
     join(broker, GROUP, TOPIC, client_id="10.1.1.1@4711")
     pull(broker, 0)
     pull(broker, 0, topic="never-made")
-    broker.parts.offsets.put(GROUP, TOPIC, 0, 0)
+    broker.slices.groups.tables.offsets.put(GROUP, TOPIC, 0, 0)
     broker.heartbeat(RecordingPeer(), "producer@1", producers=("senders",))
     series = scraped(broker)
     assert value(series, "clients", role="consumer") == 1
@@ -215,7 +215,7 @@ def test_metrics_bound_the_number_of_series(monkeypatch: pytest.MonkeyPatch) -> 
         make_topic(broker, f"topic-{number}", 2)
         for _ in range(number + 1):
             broker.send(f"topic-{number}")
-        broker.parts.offsets.put(GROUP, f"topic-{number}", 0, 0)
+        broker.slices.groups.tables.offsets.put(GROUP, f"topic-{number}", 0, 0)
     series = scraped(broker)
     names = [name for name, _ in series]
     for name in ("topic_messages_in_total", "queue_lag_messages", "queue_lag_age_seconds"):
@@ -256,7 +256,7 @@ def test_metrics_of_a_single_broker_report_it_as_master() -> None:
 def test_metrics_label_slaves_by_their_ids() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
-    alone = broker.parts.replication.view()
+    alone = broker.slices.replica.replication.view()
     rows = [(1, 0, 0, True), (2, 5_000, 1_500, False), (-1, 10, 20, True), (-1, 30, 5, True)]
     slaves = tuple(
         SlaveView(
@@ -307,7 +307,7 @@ def test_metrics_of_a_raft_leader_list_its_members() -> None:
         role="leader",
         term=3,
     )
-    declared = replica_metrics(broker.parts.replication.view, lambda: look)
+    declared = replica_metrics(broker.slices.replica.replication.view, lambda: look)
     series = series_of(MetricsPage(declared, broker.clock.monotonic_s))
     assert value(series, "replicas_in_sync") == 1
     assert value(series, "replica_lag_entries", replica="c") == 40
@@ -320,12 +320,12 @@ def test_metrics_page_built_in_steps_allows_groups_to_change(
     monkeypatch.setattr(lags, "ROWS_PER_STEP", 10)
     broker = SmallBroker()
     for topic in range(10):
-        broker.parts.topics.ensure(f"topic-{topic}", queues=8)
-        broker.parts.offsets.put(GROUP, f"topic-{topic}", 0, 0)
+        broker.slices.topics.topics.ensure(f"topic-{topic}", queues=8)
+        broker.slices.groups.tables.offsets.put(GROUP, f"topic-{topic}", 0, 0)
     page, steps = page_of(broker), 0
     for _ in page.steps():
         steps += 1
-        broker.parts.offsets.put(f"late-{steps}", "topic-0", 0, 0)
+        broker.slices.groups.tables.offsets.put(f"late-{steps}", "topic-0", 0, 0)
     assert steps == 8, "ten queues in each"
     last = f'tianzhou_queue_lag_messages{{group="{GROUP}",queue="7",topic="topic-9"}} 0.0'
     assert last in page.text.decode()

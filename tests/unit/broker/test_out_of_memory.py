@@ -94,7 +94,7 @@ def test_long_polls_expired_after_one_out_of_memory_get_responses(
     for peer in (greedy, other):
         broker.received(peer, pull_frame(offset=1))
     broker.clock.advance(seconds=20)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     assert len(other.answers()) == 1
     assert not greedy.is_open
 
@@ -103,7 +103,7 @@ def test_sends_batched_with_one_out_of_memory_get_responses(broker: SmallBroker)
     greedy, other = GreedyPeer(), RecordingPeer(port=1)
     broker.received(greedy, send_frame(), settle=False)
     broker.received(other, send_frame(), settle=False)
-    broker.parts.writer.settle()
+    broker.slices.base.writer.settle()
     broker.flush()
     (found,) = other.answers()
     assert found.code == ResponseCode.SUCCESS
@@ -123,7 +123,7 @@ def test_sends_for_which_the_log_has_no_memory_are_rejected(
     peers = [RecordingPeer(port=number) for number in (1, 2)]
     for peer in peers:
         broker.received(peer, send_frame(), settle=False)
-    broker.parts.writer.settle()
+    broker.slices.base.writer.settle()
     for peer in peers:
         (refused,) = peer.answers()
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -141,9 +141,9 @@ def test_responses_are_released_when_another_step_is_out_of_memory() -> None:
     broker.send(TOPIC, b"the first makes the topic")
     peer = RecordingPeer()
     broker.received(peer, send_frame(), settle=False)
-    broker.parts.writer.written.append(raise_memory_error)
+    broker.slices.base.writer.written.append(raise_memory_error)
     with pytest.raises(MemoryError):
-        broker.parts.writer.settle()
+        broker.slices.base.writer.settle()
     with pytest.raises(MemoryError):
         broker.flush()
     assert [found.code for found in peer.answers()] == [ResponseCode.SUCCESS]

@@ -94,7 +94,7 @@ def test_pull_returns_stored_messages(
 def test_pull_response_repeats_the_flags_of_topic_and_group(
     broker: SmallBroker, serialise_type: SerialiseType
 ) -> None:
-    topics, groups = broker.parts.topics, broker.parts.groups
+    topics, groups = broker.slices.topics.topics, broker.slices.groups.tables.groups
     topic = topics.get(TOPIC)
     assert topic is not None
     topics.put(msgspec.structs.replace(topic, topic_sys_flag=3))
@@ -195,7 +195,7 @@ def test_pull_at_a_replica_does_not_correct_offsets(
     broker: SmallBroker, queue_id: int, offset: int
 ) -> None:
     """A reader may know more of the master's log than this replica; it must not start over."""
-    broker.parts.pull.group = Copies()
+    broker.slices.fetch.pull.group = Copies()
     found = answer(broker, offset, queue_id=queue_id)
     assert found.code == ResponseCode.PULL_NOT_FOUND
     assert found.ext["nextBeginOffset"] == str(offset)
@@ -255,7 +255,7 @@ def test_pull_that_is_invalid_is_rejected(broker: SmallBroker) -> None:
     assert answer(broker, topic="unknown").code == ResponseCode.TOPIC_NOT_EXIST
     assert answer(broker, queue_id=99).code == ResponseCode.INVALID_PARAMETER
     assert answer(broker, sys_flag=0).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-    broker.parts.permission.set(2)
+    broker.slices.topics.permission.set(2)
     assert forbidden_by(answer(broker)) == 1
 
 
@@ -268,7 +268,7 @@ def forbidden_by(found: Header) -> int:
 def test_pull_without_permission_reports_what_forbids_it(
     broker: SmallBroker,
 ) -> None:
-    topics, groups = broker.parts.topics, broker.parts.groups
+    topics, groups = broker.slices.topics.topics, broker.slices.groups.tables.groups
     topic = topics.get(TOPIC)
     assert topic is not None
     topics.put(msgspec.structs.replace(topic, perm=2))
@@ -279,7 +279,7 @@ def test_pull_without_permission_reports_what_forbids_it(
 
 
 def test_pull_of_a_group_that_may_not_broadcast_reports_it(broker: SmallBroker) -> None:
-    broker.parts.groups.put(
+    broker.slices.groups.tables.groups.put(
         SubscriptionGroupConfig(group_name="readers", consume_broadcast_enable=False)
     )
     heartbeat(broker, "TAG", "*", 1, model="BROADCASTING")
@@ -296,20 +296,20 @@ def test_pull_of_a_forbidden_group_is_rejected(broker: SmallBroker) -> None:
 
 def test_pull_commits_the_offset_it_carries(broker: SmallBroker) -> None:
     answer(broker, sys_flag=SUBSCRIPTION)
-    assert broker.parts.offsets.get("readers", TOPIC, 0) is None
+    assert broker.slices.groups.tables.offsets.get("readers", TOPIC, 0) is None
     answer(broker, sys_flag=SUBSCRIPTION | COMMIT)
-    assert broker.parts.offsets.get("readers", TOPIC, 0) == 5
+    assert broker.slices.groups.tables.offsets.get("readers", TOPIC, 0) == 5
 
 
 def test_held_pull_is_resumed_by_a_new_message(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=15_000)
     assert peer.answers() == []
-    assert len(broker.parts.pull.waiters) == 1
+    assert len(broker.slices.fetch.pull.waiters) == 1
     broker.send(TOPIC, b"at last")
     (woken,) = peer.answers()
     assert (woken.code, woken.ext["nextBeginOffset"]) == (0, "11")
-    assert len(broker.parts.pull.waiters) == 0
+    assert len(broker.slices.fetch.pull.waiters) == 0
 
 
 def test_held_pull_ignores_a_message_that_does_not_match(broker: SmallBroker) -> None:
@@ -327,10 +327,10 @@ def test_held_pull_that_times_out_returns_the_next_offset(broker: SmallBroker) -
     pull(broker, peer, 10, wait_ms=1_000, text="wanted")
     broker.send(TOPIC, b"other", {"TAGS": "unwanted"})
     broker.clock.advance(ms=999)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     assert peer.answers() == []
     broker.clock.advance(ms=2)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     (late,) = peer.answers()
     assert late.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert late.ext["nextBeginOffset"] == "11"
@@ -340,7 +340,7 @@ def test_held_pull_of_an_empty_queue_times_out(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 0, queue_id=1, wait_ms=1_000)
     broker.clock.advance(ms=1_001)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
 
 
@@ -350,7 +350,7 @@ def test_pull_with_short_polling_waits_at_most_a_second() -> None:
     peer = RecordingPeer()
     pull(broker, peer, 1, wait_ms=15_000)
     broker.clock.advance(ms=1_001)
-    broker.parts.pull.tick()
+    broker.slices.fetch.pull.tick()
     assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
 
 
@@ -358,8 +358,8 @@ def test_held_pull_of_a_closed_connection_is_dropped(broker: SmallBroker) -> Non
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=15_000)
     peer.close()
-    broker.parts.pull.tick()
-    assert len(broker.parts.pull.waiters) == 0
+    broker.slices.fetch.pull.tick()
+    assert len(broker.slices.fetch.pull.waiters) == 0
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tianzhou.broker.replica.raft_metadata import (
 from tianzhou.broker.scheduled.delay import Delays
 from tianzhou.broker.scheduled.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.stats import Stats
-from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.admin import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.rpc import RequestRejected

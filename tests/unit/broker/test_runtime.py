@@ -7,7 +7,7 @@ from administrator import Administrator
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.standalone import Standalone
-from tianzhou.broker.wiring import assemble
+from tianzhou.broker.wiring import build, route
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -45,11 +45,11 @@ def test_runtime_info_has_every_key_that_tools_read() -> None:
 def test_runtime_info_has_the_measured_numbers() -> None:
     broker = SmallBroker()
     broker.send("orders")
-    sent = broker.parts.stats.puts
+    sent = broker.slices.base.stats.puts
     broker.run(seconds=3, step_ms=1000)
-    broker.parts.stats.put("orders", 20 - sent.count, 2000 - sent.size)
-    assert sum(broker.parts.stats.put_latency.ranges.buckets) == 1  # the one that was sent
-    broker.parts.stats.put_latency.ranges.add(7)
+    broker.slices.base.stats.put("orders", 20 - sent.count, 2000 - sent.size)
+    assert sum(broker.slices.base.stats.put_latency.ranges.buckets) == 1  # the one that was sent
+    broker.slices.base.stats.put_latency.ranges.add(7)
     broker.run(seconds=1, step_ms=1000)
     table = table_of(broker)
     assert table["putTps"] == "5.0 5.0 5.0"
@@ -90,19 +90,19 @@ def test_runtime_info_measures_a_real_disk(tmp_path: Path) -> None:
     clock = ManualClock()
     store = MessageStore(RealFiles(), str(tmp_path / "store"), STORE, clock)
     try:
-        parts = assemble(
+        slices = build(
             BrokerConfig(),
             store,
             clock,
             Standalone("broker-a", store),
             store_host=HOST,
         )
-        assert RequestCode.GET_BROKER_RUNTIME_INFO in parts.codes
+        assert RequestCode.GET_BROKER_RUNTIME_INFO in route(slices).router.codes
         from tianzhou.broker.observe.admin import Runtime
 
         runtime = Runtime(
             store=store,
-            stats=parts.stats,
+            stats=slices.base.stats,
             held_pulls=lambda: 3,
             waiting_answers=lambda: 2,
             delay_table=store.tables.delay_offsets.load,

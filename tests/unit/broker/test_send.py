@@ -195,7 +195,7 @@ def test_send_after_the_topic_lost_its_permission_is_rejected(
     broker: SmallBroker,
 ) -> None:
     assert [answer.code for answer in asked(broker, frame(b"1"))] == [0]
-    broker.parts.permission.set(4)
+    broker.slices.topics.permission.set(4)
     answers = asked(broker, frame(b"2"), batch_of(b"3"))
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     assert bodies(broker) == [b"first", b"1"]

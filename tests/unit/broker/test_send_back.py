@@ -90,7 +90,7 @@ def test_send_back_after_the_last_retry_is_a_dead_letter() -> None:
     assert dead.properties["RETRY_TOPIC"] == "orders"
     assert "DELAY" not in dead.properties
     assert dead.body == original.body
-    topic = broker.parts.topics.get(f"%DLQ%{GROUP}")
+    topic = broker.slices.topics.topics.get(f"%DLQ%{GROUP}")
     assert topic is not None
     assert (topic.perm, topic.write_queue_nums) == (6, 1)
 
@@ -183,7 +183,7 @@ def test_send_back_of_a_half_message_is_rejected() -> None:
 def test_send_back_to_a_drained_broker_is_rejected() -> None:
     broker = SmallBroker()
     original = sent(broker)
-    broker.parts.permission.set(4)
+    broker.slices.topics.permission.set(4)
     assert answered(send_back(broker, original)) == ResponseCode.NO_PERMISSION
 
 
@@ -197,4 +197,4 @@ def test_send_back_oneway_gets_no_response() -> None:
 
 
 def put_group(broker: SmallBroker, group: SubscriptionGroupConfig) -> None:
-    broker.parts.clients.groups.put(group)
+    broker.slices.groups.clients.groups.put(group)

@@ -155,6 +155,6 @@ def test_readers_record_pulls_of_a_broker() -> None:
         sub_version=0,
     )
     assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext(), peer=peer) is not None
-    assert broker.parts.readers.of("billing").keys() == {ORDERS[0]}
+    assert broker.slices.groups.tables.readers.of("billing").keys() == {ORDERS[0]}
     broker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "billing"})
-    assert broker.parts.readers.of("billing") == {}
+    assert broker.slices.groups.tables.readers.of("billing") == {}

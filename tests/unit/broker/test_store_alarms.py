@@ -25,15 +25,15 @@ def test_view_and_metrics_of_a_healthy_broker_have_no_alarm() -> None:
 def test_store_alarms_report_a_removed_permission_until_it_returns() -> None:
     broker = SmallBroker()
     begun_ms = broker.clock.now_ms()
-    broker.parts.permission.set(4)
+    broker.slices.topics.permission.set(4)
     (row,) = look_at_broker(broker).alarms
     assert (row.kind, row.is_problem, row.since_ms) == ("draining", False, begun_ms)
     assert "tianzhou broker drain broker-a --undo" in row.remedy
     broker.clock.advance(seconds=60)
     assert look_at_broker(broker).alarms[0].since_ms == begun_ms
-    broker.parts.permission.set(0)
+    broker.slices.topics.permission.set(0)
     assert kinds(broker) == ["reads_refused", "draining"], "problems come first"
-    broker.parts.permission.set(6)
+    broker.slices.topics.permission.set(6)
     assert kinds(broker) == []
 
 

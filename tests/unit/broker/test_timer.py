@@ -207,7 +207,7 @@ def test_timers_with_a_backlog_are_bounded_per_tick_and_report_more(
     monkeypatch.setattr(timer, "CHUNK_COUNT_MAX", 4)
     monkeypatch.setattr(timer, "_SLICE", replace(timer._SLICE, count=5))
     broker = SmallBroker()
-    service, now = broker.parts.timers, broker.clock.now_ms()
+    service, now = broker.slices.scheduled.timers, broker.clock.now_ms()
     for rank in range(20):
         send_at(broker, b"%d" % rank, now + 1000)
     broker.flush()
@@ -236,7 +236,7 @@ def test_timers_20000_waiting_take_under_48_bytes_each() -> None:
     broker = SmallBroker()
     count, now = 20_000, broker.clock.now_ms()
     for start in range(0, count, 1000):
-        broker.parts.writer.put(
+        broker.slices.base.writer.put(
             [
                 Entry(
                     queue_key(names.TIMER_TOPIC, 0),
@@ -249,7 +249,7 @@ def test_timers_20000_waiting_take_under_48_bytes_each() -> None:
     broker.flush()
     tracemalloc.start()
     try:
-        timers = Timers(broker.store, broker.parts.writer, broker.clock, save_every_ms=10_000)
+        timers = Timers(broker.store, broker.slices.base.writer, broker.clock, save_every_ms=10_000)
         while len(timers) < count:
             timers.tick()
         used, _ = tracemalloc.get_traced_memory()

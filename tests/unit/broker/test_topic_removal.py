@@ -13,23 +13,23 @@ DEADLINE_S = 30
 def test_removal_without_a_raft_group_is_immediate() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
-    broker.parts.removal.request(TOPIC)
+    broker.slices.topics.removal.request(TOPIC)
     assert broker.bodies(TOPIC) == []
-    assert not broker.parts.removal.pending
+    assert not broker.slices.topics.removal.pending
 
 
 def test_removal_in_a_raft_group_waits() -> None:
     broker = SmallBroker()
     broker.send(TOPIC)
-    broker.parts.offsets.put("readers", TOPIC, 0, 1)
-    broker.parts.removal.is_replicated = True
-    broker.parts.removal.request(TOPIC)
+    broker.slices.groups.tables.offsets.put("readers", TOPIC, 0, 1)
+    broker.slices.topics.removal.is_replicated = True
+    broker.slices.topics.removal.request(TOPIC)
     assert broker.bodies(TOPIC) == [b"body"]
-    assert broker.parts.removal.pending == {TOPIC}
-    broker.parts.removal.remove(TOPIC, before=broker.store.log.end)
+    assert broker.slices.topics.removal.pending == {TOPIC}
+    broker.slices.topics.removal.remove(TOPIC, before=broker.store.log.end)
     assert broker.bodies(TOPIC) == []
-    assert broker.parts.offsets.get("readers", TOPIC, 0) is None
-    assert not broker.parts.removal.pending
+    assert broker.slices.groups.tables.offsets.get("readers", TOPIC, 0) is None
+    assert not broker.slices.topics.removal.pending
 
 
 def test_removal_before_an_offset_keeps_a_queue_that_continues_after_it() -> None:
@@ -37,7 +37,7 @@ def test_removal_before_an_offset_keeps_a_queue_that_continues_after_it() -> Non
     broker.send(TOPIC)
     place = broker.store.log.end
     broker.send(TOPIC, queue_id=1)
-    broker.parts.removal.remove(TOPIC, before=place)
+    broker.slices.topics.removal.remove(TOPIC, before=place)
     assert broker.bodies(TOPIC) == []
     assert broker.bodies(TOPIC, 1) == [b"body"]
     assert broker.send(TOPIC, queue_id=1).ext["queueOffset"] == "1"
@@ -68,7 +68,7 @@ def test_delete_topic_request_at_a_failed_store_returns_an_error() -> None:
     broker = SmallBroker()
     peer = delete(broker)
     broker.store._fence("syncing", OSError("the disk is gone"))
-    broker.parts.removal.release()
+    broker.slices.topics.removal.release()
     (answer,) = peer.answers()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "delete the topic again after the restart" in (answer.remark or "")
@@ -96,18 +96,18 @@ def test_delete_topic_request_and_saved_offsets_sync_nothing_in_the_loop() -> No
     broker, peer = SmallBroker(disk), RecordingPeer()
     broker.store.start(progress.set)
     broker.send(TOPIC)
-    broker.parts.offsets.put("readers", TOPIC, 0, 1)
+    broker.slices.groups.tables.offsets.put("readers", TOPIC, 0, 1)
     disk.hang()
-    broker.parts.offsets.save_later()
+    broker.slices.groups.tables.offsets.save_later()
     assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}, peer=peer) is None
     disk.go_on()
     while not (answers := peer.answers()):
         assert progress.wait(DEADLINE_S)
         progress.clear()
-        broker.parts.removal.release()
+        broker.slices.topics.removal.release()
     assert [answer.code for answer in answers] == [ResponseCode.SUCCESS]
     broker.store.abandon()
     broker.kill()
-    assert broker.parts.topics.get(TOPIC) is None
-    assert broker.parts.offsets.get("readers", TOPIC, 0) is None
+    assert broker.slices.topics.topics.get(TOPIC) is None
+    assert broker.slices.groups.tables.offsets.get("readers", TOPIC, 0) is None
     assert broker.bodies(TOPIC) == []

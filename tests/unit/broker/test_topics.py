@@ -153,21 +153,21 @@ def test_heartbeats_of_new_groups_sync_nothing_in_the_loop() -> None:
         answer = broker.ask(RequestCode.HEART_BEAT, {}, fastjson.encode(beat))
         assert answer is not None
         assert answer.code == 0
-    assert broker.parts.groups.get("group-9") is not None
-    assert broker.parts.topics.get("%RETRY%group-9") is not None
+    assert broker.slices.groups.tables.groups.get("group-9") is not None
+    assert broker.slices.topics.topics.get("%RETRY%group-9") is not None
     assert syncs(broker.disk) == before
     for write in later:
         write()
     broker.kill()
-    assert broker.parts.groups.get("group-9") is not None
-    assert broker.parts.topics.get("%RETRY%group-9") is not None
+    assert broker.slices.groups.tables.groups.get("group-9") is not None
+    assert broker.slices.topics.topics.get("%RETRY%group-9") is not None
 
 
 def test_retry_topic_that_gets_a_message_survives_a_kill_at_once() -> None:
     broker = SmallBroker(SimDisk())
     broker.store.tables.run_later(lambda _write: None)  # the flush thread does not come to it
-    broker.parts.groups.obtain_all(["g"])
-    broker.parts.topics.ensure_all({"%RETRY%g": 1}, wait=False)
+    broker.slices.groups.tables.groups.obtain_all(["g"])
+    broker.slices.topics.topics.ensure_all({"%RETRY%g": 1}, wait=False)
     assert broker.send("%RETRY%g").code == 0
     broker.kill()
-    assert broker.parts.topics.get("%RETRY%g") is not None
+    assert broker.slices.topics.topics.get("%RETRY%g") is not None

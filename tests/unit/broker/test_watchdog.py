@@ -8,7 +8,7 @@ from administrator import join, make_topic
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.observe import watchdog as module
-from tianzhou.broker.observe.findings import Finding, Kind
+from tianzhou.broker.observe.watchdog import Finding, Kind
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
@@ -68,7 +68,7 @@ def wait(broker: SmallBroker, seconds: float) -> None:
 
 
 def events(broker: SmallBroker) -> list[Finding]:
-    return broker.parts.watchdog.events()
+    return broker.slices.observe.watchdog.events()
 
 
 def kinds(broker: SmallBroker) -> list[tuple[Kind, bool]]:
@@ -105,8 +105,8 @@ def test_watchdog_reports_an_unread_queue(caplog: pytest.LogCaptureFixture) -> N
     confirm(broker, 1, queue_id=1)
     wait(broker, STUCK_S / module.ROUNDS + 1)
     assert kinds(broker) == [(Kind.UNOWNED, True)]
-    assert broker.parts.watchdog.counts()[Kind.UNOWNED] == 0
-    assert broker.parts.watchdog.found_counts[Kind.UNOWNED] == 1
+    assert broker.slices.observe.watchdog.counts()[Kind.UNOWNED] == 0
+    assert broker.slices.observe.watchdog.found_counts[Kind.UNOWNED] == 1
 
 
 def test_watchdog_allows_time_to_replace_an_owner() -> None:
@@ -118,7 +118,7 @@ def test_watchdog_allows_time_to_replace_an_owner() -> None:
         pull(broker, member, 0)
         wait(broker, 1)
     member.close()
-    broker.parts.clients.remove_client(member)
+    broker.slices.groups.clients.remove_client(member)
     wait(broker, STUCK_S / 2 - 2)
     assert not events(broker)
     wait(broker, STUCK_S / 4)
@@ -144,7 +144,7 @@ def test_watchdog_counts_a_held_pull() -> None:
     for _ in range(4):  # half a minute each: the message is in hand, and takes long
         pull(broker, member, 1, wait_ms=40_000)
         wait(broker, 38)
-        broker.parts.pull.tick()
+        broker.slices.fetch.pull.tick()
     assert not events(broker)
 
 
@@ -222,7 +222,7 @@ def test_watchdog_ignores_groups_without_members() -> None:
     broker.send(TOPIC)
     wait(broker, STUCK_S + 20)
     assert kinds(broker) == [(Kind.UNOWNED, False)]
-    broker.parts.clients.remove_client(member)
+    broker.slices.groups.clients.remove_client(member)
     wait(broker, STUCK_S)
     assert kinds(broker) == [(Kind.UNOWNED, True)]
 
@@ -252,7 +252,7 @@ def test_watchdog_spreads_many_queues_over_ticks_and_logs_few_lines(
     for queue_id in range(40):
         broker.send(TOPIC, queue_id=queue_id)
     broker.clock.advance(seconds=STUCK_S)
-    watchdog = broker.parts.watchdog
+    watchdog = broker.slices.observe.watchdog
     assert [watchdog.tick() for _ in range(5)] == [True] * 4 + [False]
     broker.clock.advance(seconds=STUCK_S)
     with caplog.at_level(logging.WARNING):

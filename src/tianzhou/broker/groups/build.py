@@ -34,6 +34,7 @@ class GroupTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSlice:
+    tables: GroupTables
     clients: Clients
     slice: Slice
 
@@ -98,7 +99,7 @@ def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
     lags = Lags(store, topics, offsets, sessions)
     metrics = (*_metrics(tables), *LagMetrics(lags, clock).declare())
     contribution = Slice(serves=serves, metrics=metrics, adopts=adopts)
-    return GroupSlice(clients=clients, slice=contribution)
+    return GroupSlice(tables=tables, clients=clients, slice=contribution)
 
 
 def _metrics(tables: GroupTables) -> tuple[Metric, ...]:

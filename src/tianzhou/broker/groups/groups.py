@@ -163,7 +163,7 @@ class Groups:
 def check_commit(name: str) -> None:
     """Raises RequestRejected for a group whose offsets no client may set: half messages below the
     progress of transactions count as decided, so an offset from a client would lose them."""
-    if names.is_own_group(name):
+    if name.startswith(names.SYSTEM_GROUP_PREFIX):
         raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             f"the offsets of group {name[:128]} are progress of the broker itself; "

@@ -14,11 +14,10 @@ from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.groups.lags import Lags
 from tianzhou.broker.metrics import Metric, Series, counters, gauges
 from tianzhou.broker.observe.admin import AdminBroker, Runtime
-from tianzhou.broker.observe.findings import Kind
 from tianzhou.broker.observe.group_rows import GroupRows
 from tianzhou.broker.observe.health import PortAlarms, StoreAlarms, store_metrics
 from tianzhou.broker.observe.views import BrokerFacts, QueueDepths, Views
-from tianzhou.broker.observe.watchdog import Watchdog, WatchdogInputs
+from tianzhou.broker.observe.watchdog import Kind, Watchdog, WatchdogInputs
 from tianzhou.broker.rejections import Refusals
 from tianzhou.broker.runtime_config import Group, RuntimeConfig
 from tianzhou.broker.scheduled.build import ScheduledSlice

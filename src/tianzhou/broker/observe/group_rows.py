@@ -14,7 +14,7 @@ from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.lags import LOOKUPS_PER_STEP, ROWS_PER_STEP, Lag, Lags
 from tianzhou.broker.groups.sessions import ConsumerGroup, Pulled, Readers, Sessions
-from tianzhou.broker.observe.findings import WHOLE_GROUP, Finding
+from tianzhou.broker.observe.watchdog import WHOLE_GROUP, Finding
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.broker.topics.topics import Topics

@@ -19,7 +19,7 @@ from tianzhou.broker.replica.gate import RoleGate
 from tianzhou.broker.replica.mode import Mode
 from tianzhou.broker.scheduled.build import ScheduledSlice
 from tianzhou.broker.slice import Foundation, Slice
-from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.admin import TopicRemoval
 from tianzhou.broker.transactions.half_queue import HalfQueue
 from tianzhou.wire.raft_bodies import RaftView
 from tianzhou.wire.replication_bodies import ReplicationView, SlaveView

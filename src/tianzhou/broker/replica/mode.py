@@ -20,7 +20,7 @@ from tianzhou.broker.runtime_config import Group as SharedSettings
 from tianzhou.broker.scheduled.delay import Delays
 from tianzhou.broker.scheduled.timer import Timers
 from tianzhou.broker.slice import Service
-from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.admin import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.rpc import RequestRejected

@@ -7,8 +7,7 @@ from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.metrics import gauge
 from tianzhou.broker.role import Permission
 from tianzhou.broker.slice import Foundation, Slice
-from tianzhou.broker.topics.admin import AdminTopics
-from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.admin import AdminTopics, TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 
 
@@ -42,8 +41,8 @@ def build(base: Foundation, tables: GroupTables) -> TopicSlice:
         writer.settle,
         is_replicated=base.mode.replicates_tables,
         pending=being_deleted,
+        written=writer.written,
     )
-    writer.written.append(removal.release)
     admin = AdminTopics(
         config=config,
         store=store,

@@ -155,7 +155,8 @@ class Writer:
         """Called with the number of messages and the seconds of every append."""
         self.dispatch_delays = DispatchDelays()
         self.written: list[Callable[[], None]] = []
-        """Called once per iteration of the loop, after appends and flushes."""
+        """Called once per iteration of the loop, after appends and flushes. A part that waits for a
+        flush adds itself, and removes itself when nothing waits."""
         self.arrived: list[Callable[[QueueUnits], None]] = []
         """Called with the units of every queue that got visible messages."""
 
@@ -250,7 +251,7 @@ class Writer:
         """Append what was gathered, dispatch it, notify waiters, and release responses."""
         self.write_gathered()
         try:
-            for notify in self.written:
+            for notify in [*self.written]:
                 notify()
             while runs := self._store.dispatch():
                 for run in runs:

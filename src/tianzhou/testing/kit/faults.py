@@ -153,7 +153,7 @@ class Faults:
             return 0
         if client_id is None:
             return life.cut(lambda _: True)
-        clients = connections(broker.parts.clients.sessions)
+        clients = connections(broker.slices.groups.tables.sessions)
         if client_id not in clients:
             known = ", ".join(sorted(clients)) or "none"
             raise UsageError(f"client {client_id!r} is not connected; connected are: {known}")

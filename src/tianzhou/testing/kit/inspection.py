@@ -41,7 +41,7 @@ def _of_queue(store: MessageStore, topic: str, queue_id: int) -> Iterable[Messag
 def lags(broker: Broker, store: MessageStore, group: str, topic: str) -> dict[int, int]:
     """Return the number of messages that the group has not committed yet, by queue. A queue without
     a committed offset counts from its first message."""
-    committed = broker.parts.offsets.of(group, topic)
+    committed = broker.slices.groups.tables.offsets.of(group, topic)
     return {
         q.key.queue_id: max(0, int(q.end) - committed.get(q.key.queue_id, int(q.min_offset)))
         for q in store.queues.of_topic(topic)
@@ -50,17 +50,21 @@ def lags(broker: Broker, store: MessageStore, group: str, topic: str) -> dict[in
 
 def describe(broker: Broker, store: MessageStore) -> str:
     """Return topics, messages, groups and clients as text, for the message of a failed test."""
-    topics = [name for name in broker.parts.topics.all() if not broker.parts.topics.is_system(name)]
+    topics = [
+        name
+        for name in broker.slices.topics.topics.all()
+        if not broker.slices.topics.topics.is_system(name)
+    ]
     lines: list[str] = []
     for topic in sorted(topics):
         found = messages(store, topic)
         lines.append(f"topic {topic}: {len(found)} messages")
         lines += [f"  {_line(message)}" for message in found[-_SHOWN_MAX:]]
-        for group in sorted(broker.parts.offsets.groups_of(topic)):
-            committed = dict(sorted(broker.parts.offsets.of(group, topic).items()))
+        for group in sorted(broker.slices.groups.tables.offsets.groups_of(topic)):
+            committed = dict(sorted(broker.slices.groups.tables.offsets.of(group, topic).items()))
             behind = sum(lags(broker, store, group, topic).values())
             lines.append(f"  group {group} committed {committed}, {behind} to go")
-    clients = sorted(connections(broker.parts.clients.sessions))
+    clients = sorted(connections(broker.slices.groups.tables.sessions))
     lines.append(f"clients: {', '.join(clients) or 'none'}")
     if store.refusal:
         lines.append(f"writes are refused: {store.refusal}")

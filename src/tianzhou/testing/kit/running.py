@@ -248,7 +248,7 @@ class RunningBroker:
         """Create a topic with this many queues. Clients can use it when this returns."""
         topic = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         broker = self._running()
-        self._do(lambda: broker.parts.topics.put(topic))
+        self._do(lambda: broker.slices.topics.topics.put(topic))
         self._running_thread().run(broker.register())
 
     # Inspecting
@@ -263,7 +263,9 @@ class RunningBroker:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """Return the committed offset of a group by queue."""
-        return self._look(lambda broker, _: dict(broker.parts.offsets.of(group, topic)))
+        return self._look(
+            lambda broker, _: dict(broker.slices.groups.tables.offsets.of(group, topic))
+        )
 
     def lag(self, group: str, topic: str) -> int:
         """Return the number of messages that the group has not committed yet."""
@@ -326,7 +328,7 @@ class RunningBroker:
         broker, store = self._running_process()
 
         def looked() -> T:
-            broker.parts.writer.catch_up()
+            broker.slices.base.writer.catch_up()
             return look(broker, store)
 
         return self._do(looked)
