@@ -47,7 +47,8 @@ class PendingRequests(Generic[Token]):
         self._serialise_type = serialise_type
         self._opaque = first_opaque & _OPAQUE_MASK
         self._pending_max = pending_max
-        self._pending: dict[int, _Pending[Token]] = {}
+        self.by_opaque: Final[dict[int, _Pending[Token]]] = {}
+        """The pending requests. Only this class changes it."""
         # Not the exact minimum: a response does not raise it. It only decides whether a scan of
         # the whole table can be skipped.
         self._earliest = math.inf
@@ -56,7 +57,7 @@ class PendingRequests(Generic[Token]):
 
     @property
     def pending_count(self) -> int:
-        return len(self._pending)
+        return len(self.by_opaque)
 
     def request(
         self,
@@ -68,12 +69,12 @@ class PendingRequests(Generic[Token]):
         body_size: int = 0,
     ) -> bytes:
         """The bytes to send before the body. The token comes back from `answered` or `expire`."""
-        if len(self._pending) >= self._pending_max:
-            raise TooManyPending(f"{len(self._pending)} requests wait for an answer")
+        if len(self.by_opaque) >= self._pending_max:
+            raise TooManyPending(f"{len(self.by_opaque)} requests wait for an answer")
         opaque = self._next_opaque()
         head = self._head(code, ext, opaque=opaque, flag=0, body_size=body_size)
         # Registered last, so that a request that cannot be encoded never waits.
-        self._pending[opaque] = _Pending(deadline, token)
+        self.by_opaque[opaque] = _Pending(deadline, token)
         self._earliest = min(self._earliest, deadline)
         return head
 
@@ -86,7 +87,7 @@ class PendingRequests(Generic[Token]):
     def answered(self, header: Header) -> Token | None:
         """The token of the request of this response, or None if the request is not pending."""
         assert header.flag & RESPONSE_FLAG
-        pending = self._pending.pop(header.opaque, None)
+        pending = self.by_opaque.pop(header.opaque, None)
         if pending is None:
             self.unmatched_count += 1
             return None
@@ -96,10 +97,10 @@ class PendingRequests(Generic[Token]):
         """The requests whose deadline has passed, oldest first. Late responses are ignored."""
         if now < self._earliest:
             return []
-        late = [opaque for opaque, pending in self._pending.items() if pending.deadline <= now]
-        tokens = [self._pending.pop(opaque).token for opaque in late]
+        late = [opaque for opaque, pending in self.by_opaque.items() if pending.deadline <= now]
+        tokens = [self.by_opaque.pop(opaque).token for opaque in late]
         self._earliest = min(
-            (pending.deadline for pending in self._pending.values()), default=math.inf
+            (pending.deadline for pending in self.by_opaque.values()), default=math.inf
         )
         return tokens
 
@@ -110,14 +111,14 @@ class PendingRequests(Generic[Token]):
 
     def close(self) -> list[Token]:
         """The connection is gone: everything that still waited, oldest first."""
-        tokens = [pending.token for pending in self._pending.values()]
-        self._pending.clear()
+        tokens = [pending.token for pending in self.by_opaque.values()]
+        self.by_opaque.clear()
         self._earliest = math.inf
         return tokens
 
     def _next_opaque(self) -> int:
         # After 2**31 requests the numbers come round; one may still be waiting.
-        while self._opaque in self._pending:
+        while self._opaque in self.by_opaque:
             self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         opaque = self._opaque
         self._opaque = (opaque + 1) & _OPAQUE_MASK

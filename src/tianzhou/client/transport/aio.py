@@ -10,6 +10,7 @@ they would deadlock.
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
@@ -19,7 +20,7 @@ from tianzhou.net.rpc import OnAnswer, Request
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import Header
+from tianzhou.wire.header import RESPONSE_FLAG, Header
 from tianzhou.wire.pending import PendingRequests
 
 READ_BYTES: Final = 256 * 1024
@@ -42,6 +43,58 @@ class ConnectionOwner(Protocol):
     def closed(self, connection: "Connection") -> None: ...
 
 
+class Deadlines:
+    """The deadlines of the requests that wait for a response on one connection, with one timer.
+
+    `on_silent` is called when a request timed out and nothing was received for `silent_s`: the
+    peer may have lost power, which TCP detects only after minutes.
+
+    Owner: the event loop.
+    Invariant: timer_at is when the timer runs; infinite if there is none
+    """
+
+    __slots__ = ("_loop", "_on_silent", "_pending", "_silent_s", "_timer", "timer_at", "waiting_s")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pending: PendingRequests[OnAnswer],
+        silent_s: float,
+        on_silent: Callable[[float], None],
+    ) -> None:
+        self._loop = loop
+        self._pending = pending
+        self._silent_s = silent_s
+        self._on_silent = on_silent
+        self._timer: asyncio.TimerHandle | None = None
+        self.timer_at = math.inf
+        self.waiting_s: float | None = None
+        """Time since which requests are pending and nothing was received; None if none is
+        pending."""
+
+    def schedule(self, at_s: float) -> None:
+        self.cancel()
+        self.timer_at = at_s
+        self._timer = self._loop.call_at(at_s, self._expire)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._timer, self.timer_at = None, math.inf
+        now_s, since = self._loop.time(), self.waiting_s
+        late = self._pending.expire(now_s)
+        for on_answer in late:
+            on_answer(None, b"")
+        if late and since is not None and now_s - since >= self._silent_s:
+            self._on_silent(now_s - since)
+            return
+        following = self._pending.next_deadline
+        if following < self.timer_at:
+            self.schedule(following)
+
+
 class Connection(asyncio.BufferedProtocol):
     """The client side of a connection to a broker or name server.
 
@@ -58,21 +111,17 @@ class Connection(asyncio.BufferedProtocol):
         options: ClientOptions,
     ) -> None:
         self.address = address
-        self._silent_s = options.silent_s
         self._credentials = options.credentials
         self._owner = owner
         self._loop = loop
         self._buffer = FrameBuffer(READ_BYTES)
         self._pending: PendingRequests[OnAnswer] = PendingRequests()
+        self._deadlines = Deadlines(loop, self._pending, options.silent_s, self._silent)
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
-        self._is_flushing = self._has_large = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        """What is written at the end of this iteration of the loop; a flush is scheduled unless it
+        is empty."""
         self._remote: tuple[str, int] = ("unknown", 0)
-        self._waiting_since: float | None = None
-        """Time since which requests are pending and nothing was received; None if none is
-        pending."""
         self._writable: asyncio.Event | None = None
         """Set when the peer reads again; None while it reads."""
         self.closed_because = ""
@@ -92,17 +141,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._buffer.wrote(nbytes)
         try:
-            batch = self._buffer.take()
-            for index in range(batch.count):
-                header = decode_header(batch.header(index), batch.serialise_types[index])
+            batch, pending = self._buffer.take(), self._pending
+            for index, serialise_type in enumerate(batch.serialise_types):
                 body = bytes(batch.body(index))
-                if header.is_response:
-                    on_answer = self._pending.answered(header)
+                header = decode_header(batch.header(index), serialise_type)
+                if header.flag & RESPONSE_FLAG:
+                    on_answer = pending.answered(header)
                     if on_answer is not None:
                         on_answer(header, body)
                 else:
                     self._owner.requested(self, Request(header, body, self))
-            self._waiting_since = self._loop.time() if self._pending.pending_count else None
+            self._deadlines.waiting_s = self._loop.time() if pending.by_opaque else None
             if self._buffer.broken is not None:
                 raise self._buffer.broken
         except ProtocolError as error:
@@ -124,8 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self.closed_because = self.closed_because or str(exc or "the other side closed it")
         self.resume_writing()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadlines.cancel()
         self._out.clear()
         # The owner first: a caller whose request failed asks for a new connection at once.
         self._owner.closed(self)
@@ -164,12 +212,9 @@ class Connection(asyncio.BufferedProtocol):
         return waiting + sum(map(len, self._out))
 
     def send(self, data: Bytes) -> None:
-        self._out.append(data)
-        if len(data) > JOIN_BYTES_MAX:
-            self._has_large = True
-        if not self._is_flushing:
-            self._is_flushing = True
+        if not self._out:
             self._loop.call_soon(self._flush)
+        self._out.append(data)
 
     async def drained(self) -> None:
         """Wait while the peer reads more slowly than this client writes."""
@@ -180,9 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a one-way request."""
         if self._credentials is not None:
             ext = self._credentials.sign(ext, body)
-        self.send(self._pending.oneway(code, ext, body_size=len(body)))
-        if body:
-            self.send(body)
+        self._queue(self._pending.oneway(code, ext, body_size=len(body)), body)
 
     def ask(
         self, code: int, ext: dict[str, str], body: Bytes, on_answer: OnAnswer, *, timeout_s: float
@@ -190,57 +233,45 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request. `on_answer` gets the response, or None after a timeout, or, if the
         connection is no longer open, because it was lost. Raises ProtocolError if nothing was
         sent, because the request does not fit a frame or too many are pending."""
-        now_s = self._loop.time()
-        deadline = now_s + timeout_s
         if not self.is_open:
             on_answer(None, b"")
             return
         if self._credentials is not None:
             ext = self._credentials.sign(ext, body)
+        now_s, deadlines = self._loop.time(), self._deadlines
+        deadline_s = now_s + timeout_s
         head = self._pending.request(
-            code, ext, token=on_answer, deadline=deadline, body_size=len(body)
+            code, ext, token=on_answer, deadline=deadline_s, body_size=len(body)
         )
-        self.send(head)
+        self._queue(head, body)
+        if deadlines.waiting_s is None:
+            deadlines.waiting_s = now_s
+        if deadline_s < deadlines.timer_at:
+            deadlines.schedule(deadline_s)
+
+    def _queue(self, head: bytes, body: Bytes) -> None:
+        """Queue a frame to be written with everything else of this iteration of the loop."""
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.append(head)
         if body:
-            self.send(body)
-        if self._waiting_since is None:
-            self._waiting_since = now_s
-        if deadline < self._timer_at:
-            self._schedule_expiry(deadline)
+            out.append(body)
 
     def _flush(self) -> None:
-        self._is_flushing = False
         out, self._out = self._out, []
         if not out or not self.is_open or self._transport is None:
             return
         if len(out) == 1:
             self._transport.write(out[0])
-        elif not self._has_large:
-            self._transport.write(b"".join(out))
-        else:
-            self._has_large = False
+        elif max(map(len, out)) > JOIN_BYTES_MAX:
             self._transport.writelines(out)
+        else:
+            self._transport.write(b"".join(out))
 
-    def _schedule_expiry(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_at(at, self._expire)
-
-    def _expire(self) -> None:
-        self._timer, self._timer_at = None, math.inf
-        now_s, since = self._loop.time(), self._waiting_since
-        late = self._pending.expire(now_s)
-        for on_answer in late:
-            on_answer(None, b"")
-        if late and since is not None and now_s - since >= self._silent_s:
-            # The peer may have lost power, which TCP detects only after minutes.
-            self.closed_because = f"nothing was received for {now_s - since:.3g} s"
-            self.abort()
-            return
-        following = self._pending.next_deadline
-        if following < self._timer_at and self.is_open:
-            self._schedule_expiry(following)
+    def _silent(self, silent_s: float) -> None:
+        self.closed_because = f"nothing was received for {silent_s:.3g} s"
+        self.abort()
 
     def close(self) -> None:
         """Close after writing what is queued."""

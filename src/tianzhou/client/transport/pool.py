@@ -44,7 +44,8 @@ class Connections:
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[str, Connection] = {}
+        self.by_address: Final[dict[str, Connection]] = {}
+        """The connections, some of which may be closing. Only this class changes it."""
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._leaving: set[Connection] = set()
         self._emptied: asyncio.Event | None = None
@@ -52,7 +53,7 @@ class Connections:
 
     def maybe_connection(self, address: str) -> Connection | None:
         """Return the open connection to an address, if there is one."""
-        connection = self._connections.get(address)
+        connection = self.by_address.get(address)
         return connection if connection is not None and connection.is_open else None
 
     async def connection(self, address: str, timeout_s: float | None = None) -> Connection:
@@ -96,7 +97,7 @@ class Connections:
             connection.abort()
             return
         if connection.is_open:
-            self._connections[address] = connection
+            self.by_address[address] = connection
             self._on_open(connection)
 
     async def call(
@@ -124,7 +125,7 @@ class Connections:
         self._is_closed = True
         for attempt in tuple(self._opening.values()):
             attempt.cancel()
-        self._leaving = set(self._connections.values())
+        self._leaving = set(self.by_address.values())
         self._emptied = asyncio.Event()
         for connection in tuple(self._leaving):
             connection.close()
@@ -142,8 +143,8 @@ class Connections:
         self._on_request(connection, request)
 
     def closed(self, connection: Connection) -> None:
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
+        if self.by_address.get(connection.address) is connection:
+            del self.by_address[connection.address]
             self._on_close(connection)
         self._leaving.discard(connection)
         if self._emptied is not None and not self._leaving:
