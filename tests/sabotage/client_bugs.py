@@ -28,10 +28,10 @@ BUGS: Final = (
           "isinstance(error, ServiceNotAvailable)", "False")),
     _bug("a send overtakes the sends that wait for the route", "burst",
          ("tianzhou.client.aio.send_engine:PendingSend.start",
-          "route is None or topic in engine.routes", "route is None")),
+          "route is None or topic in engine.routes.keys", "route is None")),
     _bug("a send overtakes the sends that wait for the connection", "burst",
          ("tianzhou.client.aio.send_engine:PendingSend.start",
-          "connection is None or address in engine.connections", "connection is None")),
+          " or address in engine.connections.keys", "")),
 )  # fmt: skip
 
 _RUN: Final = "await self.closed_or(wanted)"

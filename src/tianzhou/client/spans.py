@@ -64,7 +64,7 @@ class SendSpans:
     """
 
     def __init__(self, group: str) -> None:
-        self._group = group
+        self.group = group
 
     def around(self, message: Message, send: Send) -> "asyncio.Future[SendResult]":
         """Send in a span, which ends with the response."""
@@ -113,7 +113,7 @@ class SendSpans:
 
     def _begin(self, message: Message, *, count: int = 0) -> tuple[Span, Message]:
         attributes = _attributes("send", message.topic, [message])
-        attributes["messaging.rocketmq.client_group"] = self._group
+        attributes["messaging.rocketmq.client_group"] = self.group
         attributes["messaging.message.body.size"] = len(message.body)
         if count:
             attributes["messaging.batch.message_count"] = count

@@ -27,6 +27,7 @@ from tianzhou.client.core.trace import (
     keys_of,
 )
 from tianzhou.client.core.transaction import TransactionState
+from tianzhou.client.options import GROUP_CHARS_MAX
 from tianzhou.record import names
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import Message, MessageView
@@ -114,6 +115,11 @@ class Untraced(Protocol):
     async def start(self) -> Self: ...
     async def send(self, message: Message) -> SendResult: ...
     async def close(self) -> None: ...
+
+
+def untraced_group(group: str, purpose: str) -> str:
+    """Return the group of the producer that sends the traces of a client of `group`."""
+    return f"_INNER_TRACE_PRODUCER-{group}-{purpose}"[:GROUP_CHARS_MAX]
 
 
 class SendTrace:

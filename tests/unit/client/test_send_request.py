@@ -12,15 +12,18 @@ from tianzhou.client.core.send_request import (
     Batch,
     Compression,
     Kind,
+    MessageEncoder,
     OpenBatches,
     SendFields,
+    SendRequest,
+    SendResult,
     SendStatus,
     batch_request,
     check_batchable,
-    message_request,
-    results_of,
+    outcome_of,
     size_in_batch,
 )
+from tianzhou.client.errors import BadAnswer, RemoteError
 from tianzhou.client.options import Batching, ProducerOptions
 from tianzhou.record.batch import decode_batch
 from tianzhou.record.compression import decompress
@@ -34,12 +37,23 @@ QUEUE = MessageQueue(topic="t", broker_name="b", queue_id=3)
 FIELDS = SendFields("makers", "TBW102", 4)
 
 
+ADDRESS = "10.0.0.1:10911"
+PLAIN = MessageEncoder(Compression.NONE, 0)
+
+
+def results_of(response: Header, request: SendRequest, queue: MessageQueue) -> list[SendResult]:
+    """The results of a request that was stored."""
+    outcome = outcome_of(response, request, queue, ADDRESS)
+    assert isinstance(outcome, list)
+    return outcome
+
+
 def answer(code: int = 0, **ext: str) -> Header:
     return Header(code=code, opaque=1, flag=RESPONSE_FLAG, ext=ext)
 
 
 def test_send_request_has_the_fields_of_the_protocol() -> None:
-    request = message_request(Message("t", b"x", tags="a", flag=9), "ID1", sys_flag=4)
+    request = PLAIN.request(Message("t", b"x", tags="a", flag=9), "ID1", sys_flag=4)
     fields = SendMessageV2Request.from_ext(FIELDS.ext(request, QUEUE, 1_700_000_000_000))
     assert fields == SendMessageV2Request(
         producer_group="makers",
@@ -71,11 +85,9 @@ def test_batch_request_has_an_id_for_each_message() -> None:
 
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
 def test_send_request_compresses_bodies_from_the_threshold(kind: Compression) -> None:
-    small = message_request(Message("t", b"a" * 99), "ID", compress=kind, over_bytes=100)
+    small = MessageEncoder(kind, 100).request(Message("t", b"a" * 99), "ID")
     assert (small.body, small.sys_flag) == (b"a" * 99, 0)
-    large = message_request(
-        Message("t", b"a" * 100), "ID", compress=kind, over_bytes=100, sys_flag=4
-    )
+    large = MessageEncoder(kind, 100).request(Message("t", b"a" * 100), "ID", sys_flag=4)
     assert large.sys_flag == kind.value | 4
     assert len(large.body) < 100
     assert decompress(large.body, large.sys_flag) == b"a" * 100
@@ -91,7 +103,7 @@ def test_send_request_compresses_bodies_from_the_threshold(kind: Compression) ->
     ],
 )
 def test_results_of_four_response_codes_are_stored(code: int, status: SendStatus) -> None:
-    request = message_request(Message("t", b"x"), "ID1")
+    request = PLAIN.request(Message("t", b"x"), "ID1")
     (result,) = (
         results_of(
             answer(
@@ -117,30 +129,35 @@ def test_results_of_four_response_codes_are_stored(code: int, status: SendStatus
 
 @pytest.mark.parametrize("code", [1, 2, 13, 14, 16, 17, 29, 31_999])
 def test_results_of_other_response_codes_are_none(code: int) -> None:
-    assert results_of(answer(code), message_request(Message("t", b"x"), "ID1"), QUEUE) is None
+    request = PLAIN.request(Message("t", b"x"), "ID1")
+    error = outcome_of(answer(code), request, QUEUE, ADDRESS)
+    assert isinstance(error, RemoteError)
+    assert (error.address, error.code) == (ADDRESS, code)
 
 
 def test_results_of_a_response_without_its_fields_raise() -> None:
-    with pytest.raises(KeyError):
-        results_of(answer(), message_request(Message("t", b"x"), "ID1"), QUEUE)
+    request = PLAIN.request(Message("t", b"x"), "ID1")
+    error = outcome_of(answer(), request, QUEUE, ADDRESS)
+    assert isinstance(error, BadAnswer)
+    assert "queueOffset" in str(error)
 
 
 def test_results_of_a_batch_are_one_for_each_message() -> None:
     request = batch_request([Message("t", b"%d" % n) for n in range(3)], ["A", "B", "C"])
-    results = results_of(answer(msgId="X,Y,Z", queueId="3", queueOffset="5"), request, QUEUE) or []
+    results = results_of(answer(msgId="X,Y,Z", queueId="3", queueOffset="5"), request, QUEUE)
     assert [(r.message_id, r.offset_id, r.queue_offset) for r in results] == [
         ("A", "X", 5),
         ("B", "Y", 6),
         ("C", "Z", 7),
     ]
     # A topic whose batches are single records answers with one place.
-    results = results_of(answer(msgId="X", queueId="3", queueOffset="5"), request, QUEUE) or []
+    results = results_of(answer(msgId="X", queueId="3", queueOffset="5"), request, QUEUE)
     assert [(r.offset_id, r.queue_offset) for r in results] == [("X", 5), ("X", 6), ("X", 7)]
 
 
 def test_results_of_a_delayed_message_name_the_queue_of_the_response() -> None:
-    request = message_request(Message("t", b"x", delay_level=2), "ID1")
-    (result,) = results_of(answer(msgId="X", queueId="1", queueOffset="5"), request, QUEUE) or []
+    request = PLAIN.request(Message("t", b"x", delay_level=2), "ID1")
+    (result,) = results_of(answer(msgId="X", queueId="1", queueOffset="5"), request, QUEUE)
     assert result.queue.queue_id == 1
 
 

@@ -1,8 +1,5 @@
 """The producer.
 
-    async with Producer("orders", nameserver="10.0.0.1:9876;10.0.0.2:9876") as producer:
-        result = await producer.send(Message("paid", b"...", keys="T1"))
-
 Many tasks of one event loop may send at the same time. Each send has one deadline for all its
 attempts, uses another broker when one fails, and refreshes the route when a response shows that it
 is stale. A message may be stored twice if a response is lost; both copies have one unique id.
@@ -10,43 +7,25 @@ is stale. A message may be stored twice if a response is lost; both copies have 
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.request_reply import Requests
-from tianzhou.client.aio.sender import Sender
-from tianzhou.client.aio.transactions import (
-    Checks,
-    CheckTransaction,
-    Transaction,
-)
-from tianzhou.client.core.replying import Reply, reply_message, request_properties
-from tianzhou.client.core.routing import Selector, at_address, check_message, pick_of
-from tianzhou.client.core.send_request import SendResult, broker_of_handle, check_batchable
-from tianzhou.client.core.transaction import TransactionState
-from tianzhou.client.errors import ClientClosed, RequestTimeout
-from tianzhou.client.options import (
-    GROUP_CHARS_MAX,
-    ClientOptions,
-    ProducerOptions,
-    checked_group,
-    checked_timeout,
-    client_repr,
-)
+from tianzhou.client.aio.sender import Sender, SpannedSender, send_spans
+from tianzhou.client.aio.transactions import CheckTransaction, Outcomes, Transaction
+from tianzhou.client.aio.waiting import PendingReplies
+from tianzhou.client.core.replying import Reply, reply_message
+from tianzhou.client.core.routing import Selector, at_address, check_message
+from tianzhou.client.core.send_request import SendResult, check_batchable
+from tianzhou.client.errors import ClientClosed
+from tianzhou.client.options import ClientOptions, ProducerOptions, checked_group, client_repr
 from tianzhou.client.session.shared_client import SharedClient
-from tianzhou.client.tracing import SendTrace
-from tianzhou.record import flags, names
+from tianzhou.client.tracing import SendTrace, untraced_group
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
 from tianzhou.wire.queues import MessageQueue
-
-if TYPE_CHECKING:
-    from tianzhou.client.spans import SendSpans
 
 _CLIENT: Final = ClientOptions()
 _OPTIONS: Final = ProducerOptions()
@@ -87,7 +66,7 @@ class Producer:
         self._client = client
         self._check = check
         self._sender: Sender | None = None
-        self._spans = self._spanned() if options.spans else None
+        self._spans = send_spans(self.group) if options.spans else None
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -96,33 +75,32 @@ class Producer:
             state = "closed" if self._closing.done() else "closing"
         return client_repr(self, state, group=self.group, nameserver=self._nameserver)
 
-    def _spanned(self) -> "SendSpans":
-        from tianzhou.client.spans import SendSpans
-
-        return SendSpans(self.group)
-
     # Starting and closing
 
     async def start(self) -> Self:
         """Start the producer. Raises UsageError if it was started before."""
         if self._sender is not None:
             raise UsageError("a producer is started once")
-        self._shared = shared = SharedClient.join(self._nameserver, self._client)
+        shared = SharedClient.join(self._nameserver, self._client)
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(shared.leave)
-            self._checks = None
-            if self._check is not None:
-                self._checks = Checks(shared, self.group, self._check, self._checked)
-                failing.callback(self._checks.stop)
-            self._trace = await self._traced() if self.options.trace else None
-            failing.pop_all()
-        self._sender = Sender(shared, self.options, self.group, self._trace)
-        self._requests = Requests(shared)
-        self._leave_group = shared.add_producer(self.group)
+            trace = await self._traced() if self.options.trace else None
+            if trace is not None:
+                failing.push_async_callback(trace.close)
+            if self._spans is None:
+                sender = Sender(shared, self.options, self.group, trace)
+            else:
+                sender = SpannedSender(shared, self.options, trace, self._spans)
+            self._outcomes = Outcomes(sender, self._check)
+            failing.callback(self._outcomes.close)
+            self._replies = PendingReplies(shared)
+            failing.push_async_callback(shared.add_producer(self.group))
+            self._ending = failing.pop_all()
+        self._sender = sender
         return self
 
     async def _traced(self) -> SendTrace:
-        group = f"_INNER_TRACE_PRODUCER-{self.group}-PRODUCE"[:GROUP_CHARS_MAX]
+        group = untraced_group(self.group, "PRODUCE")
         untraced = Producer(group, nameserver=self._nameserver, client=self._client)
         return await SendTrace(self.group, self.options.trace_topic, untraced).start()
 
@@ -133,23 +111,15 @@ class Producer:
         """
         if self._sender is None or (self._closing is not None and self._closing.done()):
             return
-        self._shared.check_loop()
+        self._sender.shared.check_loop()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(self._sender))
         await asyncio.shield(self._closing)  # one cancelled caller does not cancel the others
 
     async def _close(self, sender: Sender) -> None:
-        sender.flush()
-        await sender.in_flight.drained()
-        sender.in_flight.release_waiters()
-        sender.engine.close()
-        self._requests.close()
-        if self._checks is not None:
-            self._checks.stop()
-        if self._trace is not None:
-            await self._trace.close()
-        await self._leave_group()
-        await self._shared.leave()
+        await sender.close()
+        self._replies.close()
+        await self._ending.aclose()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -171,23 +141,22 @@ class Producer:
         except RuntimeError:
             here = None
         if here is not sender.engine.loop:
-            sender.engine.shared.check_loop()  # raises, and says why
+            sender.shared.check_loop()  # raises, and says why
         return sender
 
     def _started(self) -> Sender:
+        if self._closing is not None:
+            raise ClientClosed("the producer is closed")
         if self._sender is None:
             raise ClientClosed(
                 "the producer was not started: use it in a `with` block, or call start()"
             )
-        if self._closing is not None:
-            raise ClientClosed("the producer is closed")
         return self._sender
 
     @property
     def client_id(self) -> str:
         """The id by which brokers know this process. Raises ClientClosed unless it runs."""
-        self._started()
-        return self._shared.client_id
+        return self._started().shared.client_id
 
     # Sending
 
@@ -212,9 +181,7 @@ class Producer:
         if sender.in_flight.is_full:
             await sender.in_flight.wait_for_capacity()
             self._running()
-        if self._spans is None:
-            return await sender.send(message, queue, select, timeout_s)
-        return await self.send_async(message, queue=queue, select=select, timeout_s=timeout_s)
+        return await sender.send(message, queue, select, timeout_s)
 
     def send_async(
         self,
@@ -229,12 +196,7 @@ class Producer:
         Arguments and errors of the future are those of `send`. Raises TooManyInFlight instead of
         waiting.
         """
-        sender = self._running()
-        if self._spans is None:
-            return sender.send(message, queue, select, timeout_s)
-        return self._spans.around(
-            message, lambda carried: sender.send(carried, queue, select, timeout_s)
-        )
+        return self._running().send(message, queue, select, timeout_s)
 
     async def send_oneway(
         self,
@@ -248,26 +210,7 @@ class Producer:
         Waits only for a connection, and while the broker does not read. Raises Unreachable,
         NoRoute and TopicNotFound.
         """
-        if self._spans is None:
-            await self._write(message, queue, select)
-        else:
-            await self._spans.around_oneway(
-                message, lambda carried: self._write(carried, queue, select)
-            )
-
-    async def _write(
-        self, message: Message, queue: MessageQueue | None, select: Selector | None
-    ) -> None:
-        sender = self._running()
-        engine, pick = sender.engine, pick_of(message, queue, select)
-        route = await self._shared.route_for_sending(message.topic)
-        chosen, address = engine.policy.choose(route, pick, (), engine.loop.time())
-        connection = await self._shared.connections.connection(address)
-        request = await sender.request_in_time(message)
-        connection.tell(
-            request.code, engine.fields.ext(request, chosen, self._shared.now_ms()), request.body
-        )
-        await connection.drained()
+        await self._running().send_oneway(message, queue, select)
 
     async def send_batch(
         self,
@@ -288,17 +231,11 @@ class Producer:
         if sender.in_flight.is_full:
             await sender.in_flight.wait_for_capacity()
             self._running()
-        if self._spans is None:
-            return await sender.send_batch(messages, queue, timeout_s)
-        return await self._spans.around_all(
-            messages, lambda carried: sender.send_batch(carried, queue, timeout_s)
-        )
+        return await sender.send_batch(messages, queue, timeout_s)
 
     async def flush(self) -> None:
         """Send open batches, and wait for all sends that are in flight now. Raises ClientClosed."""
-        sender = self._running()
-        sender.flush()
-        await sender.in_flight.drained()
+        await self._running().flush()
 
     # Transactions
 
@@ -310,35 +247,11 @@ class Producer:
             async with producer.transaction(Message("orders", b"paid")):
                 await database.commit()
         """
-        self._started()
+        sender = self._started()
         check_message(message)
         if message.is_delayed:
             raise UsageError("a transactional message can't be delayed as well")
-        return Transaction(
-            message,
-            self.group,
-            self._shared,
-            send_half=self._send_half,
-            on_ended=self._ended,
-            has_check=self._check is not None,
-        )
-
-    async def _send_half(self, message: Message) -> SendResult:
-        added = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
-        sender, prepared = self._running(), flags.TRANSACTION_PREPARED
-        if self._spans is None:
-            return await sender.send_with(message, added, sys_flag=prepared)
-        return await self._spans.around(
-            message, lambda carried: sender.send_with(carried, added, sys_flag=prepared)
-        )
-
-    def _ended(self, message: Message, half: SendResult, state: TransactionState) -> None:
-        if self._trace is not None:
-            self._trace.transaction_ended(message, half, state, self._shared.now_ms())
-
-    def _checked(self, message: MessageView, state: TransactionState) -> None:
-        if self._trace is not None:
-            self._trace.transaction_checked(message, state, self._shared.now_ms())
+        return Transaction(message, self._outcomes, sender)
 
     # Request and reply
 
@@ -352,27 +265,9 @@ class Producer:
         """
         sender = self._running()
         check_message(message)
-        checked_timeout(timeout_s)
-        if timeout_s == math.inf:
-            raise UsageError("timeout_s must be finite: requests carry it in milliseconds")
-        loop = sender.engine.loop
-        deadline = loop.time() + timeout_s
-        correlation_id, waiting = self._requests.expect()
-        try:
-            added = request_properties(
-                self._shared.client_id, correlation_id, round(timeout_s * 1000)
-            )
-            sent = await sender.send_with(message, added, timeout_s=timeout_s)
-            try:
-                async with asyncio.timeout(max(0.0, deadline - loop.time())):
-                    return await waiting
-            except TimeoutError:
-                raise RequestTimeout(
-                    f"no consumer replied to message {sent.message_id} of topic {message.topic!r}"
-                    f" within {timeout_s:.3g} s; it was stored at {sent.queue.broker_name}"
-                ) from None
-        finally:
-            self._requests.forget(correlation_id)
+        return await self._replies.request(
+            lambda added: sender.send_with(message, added, timeout_s=timeout_s), timeout_s
+        )
 
     async def reply(
         self, request: MessageView, body: Bytes, *, properties: Mapping[str, str] | None = None
@@ -389,8 +284,6 @@ class Producer:
             message, added, code=RequestCode.SEND_REPLY_MESSAGE_V2, pick=at_address(stored_at)
         )
 
-    # Other
-
     async def recall(self, topic: str, handle: str | None) -> str:
         """Cancel a scheduled message before delivery.
 
@@ -400,18 +293,8 @@ class Producer:
             sent = await producer.send(Message("orders", b"unpaid", delay=timedelta(minutes=30)))
             await producer.recall("orders", sent.recall_handle)
         """
-        self._running()
-        broker_name = broker_of_handle(topic, handle)
-        assert handle is not None, "an invalid handle has no broker name"
-        address = await self._shared.broker_address(broker_name)
-        asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
-        answer, _ = await self._shared.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
-        message_id = RecallMessageResponse.from_ext(answer.ext).msg_id
-        if self._trace is not None:
-            self._trace.recalled(topic, message_id, self._shared.now_ms())
-        return message_id
+        return await self._running().recall(topic, handle)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the writable queues of a topic, in their order. Raises TopicNotFound."""
-        self._running()
-        return (await self._shared.route_for_sending(topic)).write_queues
+        return (await self._running().shared.route_for_sending(topic)).write_queues

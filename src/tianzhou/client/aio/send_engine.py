@@ -10,11 +10,12 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from time import time_ns
 from typing import Final
 
 from tianzhou.base.errors import ProtocolError, TianzhouError
-from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
-from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, Pick, TopicRoute
+from tianzhou.client.aio.waiting import DeadlinePassed, SharedWaits
+from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, Pick
 from tianzhou.client.core.send import (
     Action,
     Event,
@@ -24,16 +25,8 @@ from tianzhou.client.core.send import (
     SendPolicy,
     State,
 )
-from tianzhou.client.core.send_request import SendFields, SendRequest, results_of
-from tianzhou.client.errors import (
-    BadAnswer,
-    CallTimeout,
-    ClientClosed,
-    ConnectionLost,
-    GoAway,
-    Unreachable,
-    remote_error,
-)
+from tianzhou.client.core.send_request import SendFields, SendRequest, outcome_of
+from tianzhou.client.errors import ClientClosed, GoAway, Unreachable
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.client.transport.aio import Connection
@@ -61,10 +54,11 @@ class SendEngine:
         self.loop = asyncio.get_running_loop()
         self.policy = SendPolicy(options, shared.known_route, random.randrange)
         self.fields = SendFields(group, DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES)
+        self.connected = shared.connections.by_address
         self.routes = SharedWaits(shared.route_for_sending)
         self.connections = SharedWaits(shared.connections.connection)
         self.refreshes = SharedWaits(shared.refresh)
-        self.pauses = SharedWaits(self._writable_again)
+        self.pauses = SharedWaits(shared.routes.writable_again)
         self._waiting: set[asyncio.Task[None]] = set()
         self._troubled_s: dict[str, float] = {}
         """Time of the last failed send, for topics whose route is being refreshed."""
@@ -79,7 +73,8 @@ class SendEngine:
     ) -> None:
         """Send a request. `on_sent` gets a result for each of its messages, or the failure."""
         limit_s = timeout_s or self.policy.options.send_timeout_s
-        PendingSend(self, request, on_sent, pick, limit_s=limit_s).start()
+        now_s = self.loop.time()
+        PendingSend(self, request, on_sent, pick, now_s=now_s, limit_s=limit_s).start(now_s)
 
     def later(
         self, work: Coroutine[None, None, None], on_error: Callable[[BaseException], None]
@@ -120,20 +115,6 @@ class SendEngine:
         finally:
             del self._troubled_s[topic]
 
-    async def _writable_again(self, topic: str) -> None:
-        """Wait until the route changes and leads to a broker that accepts messages."""
-        changed = asyncio.Event()
-
-        def on_change(route: TopicRoute) -> None:
-            if route.write_queues:
-                changed.set()
-
-        stop_watching = self.shared.watch_route(topic, on_change)
-        try:
-            await changed.wait()
-        finally:
-            stop_watching()
-
     def close(self) -> None:
         self.policy.is_closed = True
         for waits in (self.routes, self.connections, self.refreshes, self.pauses):
@@ -166,17 +147,16 @@ class PendingSend(SendMachine):
         on_sent: OnSent,
         pick: Pick | None,
         *,
+        now_s: float,
         limit_s: float,
     ) -> None:
-        super().__init__(
-            engine.policy, request.topic, pick, now_s=engine.loop.time(), limit_s=limit_s
-        )
+        super().__init__(engine.policy, request.topic, pick, now_s=now_s, limit_s=limit_s)
         self._engine = engine
         self._request = request
         self._on_sent = on_sent
         self._connection: Connection | None = None
 
-    def start(self) -> None:
+    def start(self, now_s: float) -> None:
         """Make one attempt: now if the route and the connection exist, otherwise once they do.
 
         While other sends wait for either, this one waits behind them: messages of one queue are
@@ -184,21 +164,20 @@ class PendingSend(SendMachine):
         """
         engine, topic = self._engine, self.topic
         route = engine.policy.known_route(topic)
-        if route is None or topic in engine.routes:
+        if route is None or topic in engine.routes.keys:
             engine.routes.add(topic, self.until_s, self._route_ended)
             return
-        now_s = engine.loop.time()
         try:
             action = self.handle(_ROUTED, now_s, route)
         except Exception as error:  # raised by a selector, which is the user's function
             action = self.handle(Event.ABORTED, now_s, error)
         if action is _WAIT:
             address = self.address
-            connection = engine.shared.connections.maybe_connection(address)
-            if connection is None or address in engine.connections:
+            connection = engine.connected.get(address)
+            if connection is None or not connection.is_open or address in engine.connections.keys:
                 engine.connections.add(address, self.until_s, self._connection_ended)
-                return
-            self._write(connection, now_s)
+            else:
+                self._write(connection, now_s)
         else:
             self._perform(action)
 
@@ -210,7 +189,7 @@ class PendingSend(SendMachine):
         assert self.queue is not None
         engine, request = self._engine, self._request
         self._connection = connection
-        ext = engine.fields.ext(request, self.queue, engine.shared.now_ms())
+        ext = engine.fields.ext(request, self.queue, time_ns() // 1_000_000)
         try:
             connection.ask(
                 request.code,
@@ -225,35 +204,24 @@ class PendingSend(SendMachine):
     def _answered(self, header: Header | None, _body: bytes) -> None:
         assert self.queue is not None
         if header is None:
-            self._report(Event.FAILED, self._no_response())
+            now_s = self._engine.loop.time()
+            is_open = self._connection is not None and self._connection.is_open
+            error = self.no_response(self._request.code, now_s, is_open=is_open)
+            self._perform(self.handle(Event.FAILED, now_s, error))
             return
-        request, address = self._request, self.address
-        try:
-            results = results_of(header, request, self.queue)
-        except (KeyError, ValueError) as error:
-            self._report(Event.FAILED, BadAnswer(address, request.code, repr(error)))
-            return
-        if results is None:
-            error = remote_error(address, header.code, header.remark)
-            if isinstance(error, GoAway) and self._connection is not None:
+        outcome = outcome_of(header, self._request, self.queue, self.address)
+        if not isinstance(outcome, list):
+            if isinstance(outcome, GoAway) and self._connection is not None:
                 self._connection.close()  # the next request opens a new connection
-            self._report(Event.FAILED, error)
+            self._report(Event.FAILED, outcome)
             return
-        action = self.handle(_STORED, self._engine.loop.time(), results)
+        action = self.handle(_STORED, self._engine.loop.time(), outcome)
         route = self.policy.known_route(self.topic)
         if route is not None and route.is_borrowed:
             # The topic has just been created, on this broker alone. Refresh slowly: once the route
             # names only this broker, no message would create the topic on the others.
             self._engine.refresh_soon(self.topic, REFRESH_S_MAX)
         self._perform(action)
-
-    def _no_response(self) -> TianzhouError:
-        code, address = self._request.code, self.address
-        if self.policy.is_closed:
-            return ClientClosed(f"the producer was closed before {address} responded")
-        if self._connection is not None and self._connection.is_open:
-            return CallTimeout(address, code, self._engine.loop.time() - self.tried_s)
-        return ConnectionLost(address, code)
 
     # Ends of shared waits
 
@@ -275,14 +243,14 @@ class PendingSend(SendMachine):
             self._report(Event.FAILED, closed)
 
     def _refresh_ended(self, error: BaseException | None) -> None:
-        if error is None:
-            self._report(Event.REFRESHED)
-        else:
-            self._wait_failed(error)
+        self._wait_ended(Event.REFRESHED, error)
 
     def _pause_ended(self, error: BaseException | None) -> None:
+        self._wait_ended(Event.WOKEN, error)
+
+    def _wait_ended(self, event: Event, error: BaseException | None) -> None:
         if error is None:
-            self._report(Event.WOKEN)
+            self._report(event)
         else:
             self._wait_failed(error)
 
@@ -300,7 +268,7 @@ class PendingSend(SendMachine):
     def _start_again(self) -> None:
         """Start from a shared wait. An unexpected error fails this send, not the others."""
         try:
-            self.start()
+            self.start(self._engine.loop.time())
         except Exception as error:
             self._report(Event.ABORTED, error)
 

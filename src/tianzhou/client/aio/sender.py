@@ -1,120 +1,36 @@
 """Everything between `Producer.send` and the send engine: ids, limits, batching, compression."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from time import time_ns
+from typing import TYPE_CHECKING
 
 from tianzhou.base.errors import TianzhouError
-from tianzhou.client.aio.in_flight import InFlightLimiter
+from tianzhou.client.aio.batcher import Batcher, PendingMessage
 from tianzhou.client.aio.send_engine import SendEngine
-from tianzhou.client.core.routing import (
-    Fixed,
-    Pick,
-    Selector,
-    pick_of,
-    pick_of_batch,
-    queue_for_key,
-)
+from tianzhou.client.aio.waiting import InFlightLimiter
+from tianzhou.client.core.routing import Fixed, Pick, Selector, pick_of, pick_of_batch
 from tianzhou.client.core.send import Failure, OnSent
 from tianzhou.client.core.send_request import (
     Batch,
-    Compression,
-    Kind,
-    OpenBatches,
-    SendRequest,
+    MessageEncoder,
     SendResult,
     batch_request,
-    message_request,
+    broker_of_handle,
+    kind_of,
 )
-from tianzhou.client.options import Batching, ProducerOptions, checked_timeout
+from tianzhou.client.identity import unique_ids
+from tianzhou.client.options import ProducerOptions, checked_timeout
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.client.tracing import SendTrace
-from tianzhou.record import flags
+from tianzhou.record import flags, names
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
 from tianzhou.wire.queues import MessageQueue
 
-COMPRESS_HERE_BYTES: Final = 64 * 1024
-"""Larger bodies are compressed in a thread, because that blocks the event loop for milliseconds."""
-
-
-class PendingMessage(NamedTuple):
-    """The id of a message in a batch, and the callback that gets its result, once."""
-
-    message_id: str
-    on_sent: OnSent
-
-
-Dispatch = Callable[[Batch[PendingMessage], OnSent], None]
-
-
-class Batcher:
-    """Send open batches when they are full, or when they have waited for `linger_s`.
-
-    Owner: the event loop.
-    """
-
-    def __init__(self, rules: Batching, dispatch: Dispatch) -> None:
-        self._rules = rules
-        self._dispatch = dispatch
-        self._loop = asyncio.get_running_loop()
-        self._open_batches: OpenBatches[PendingMessage] = OpenBatches(
-            count_max=rules.count_max, bytes_max=rules.bytes_max
-        )
-        self._timers: dict[Kind, asyncio.TimerHandle | asyncio.Handle] = {}
-        self._in_flight: Counter[Kind] = Counter()
-
-    def accepts(self, message: Message) -> bool:
-        return self._open_batches.accepts(message)
-
-    def add(self, kind: Kind, message: Message, pending: PendingMessage) -> None:
-        for batch in self._open_batches.add(kind, message, pending):
-            self._send(batch)
-        if kind in self._timers or self._open_batches.open_batch(kind) is None:
-            return
-        if self._rules.linger_s:
-            self._timers[kind] = self._loop.call_later(
-                self._rules.linger_s, self._linger_ended, kind
-            )
-        elif not self._in_flight[kind]:
-            # At the end of this loop iteration, with everything else that is sent in it.
-            self._timers[kind] = self._loop.call_soon(self._linger_ended, kind)
-
-    def flush(self) -> None:
-        """Send every open batch now."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        for batch in self._open_batches.take_all():
-            self._send(batch)
-
-    def _linger_ended(self, kind: Kind) -> None:
-        self._timers.pop(kind, None)
-        batch = self._open_batches.take(kind)
-        if batch is not None:
-            self._send(batch)
-
-    def _send(self, batch: Batch[PendingMessage]) -> None:
-        kind = batch.kind
-        if self._open_batches.open_batch(kind) is None and (timer := self._timers.pop(kind, None)):
-            timer.cancel()
-        self._in_flight[kind] += 1
-
-        def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
-            self._in_flight[kind] -= 1
-            if not self._in_flight[kind]:
-                del self._in_flight[kind]
-                if not self._rules.linger_s:
-                    self._linger_ended(kind)
-            if failure is not None:
-                for pending in batch.tokens:
-                    pending.on_sent((), failure)
-            else:
-                for pending, result in zip(batch.tokens, results, strict=True):
-                    pending.on_sent((result,), None)
-
-        self._dispatch(batch, on_sent)
+if TYPE_CHECKING:
+    from tianzhou.client.spans import SendSpans
 
 
 class Sender:
@@ -126,11 +42,14 @@ class Sender:
     def __init__(
         self, shared: SharedClient, options: ProducerOptions, group: str, trace: SendTrace | None
     ) -> None:
-        self._shared = shared
-        self._options = options
-        self._trace = trace
+        self.shared = shared
+        self.group = group
+        self.trace = trace
         self.engine = SendEngine(shared, options, group)
         self.in_flight = InFlightLimiter(options.in_flight_count_max, options.in_flight_bytes_max)
+        self._timeout_s = options.send_timeout_s
+        self._encoder = MessageEncoder(options.compression, options.compress_over_bytes)
+        self._ids = unique_ids(shared.client_id.partition("@")[0])
         batching = options.batching
         self._batcher = Batcher(batching, self._dispatch_batch) if batching else None
 
@@ -150,19 +69,13 @@ class Sender:
         answer, pending = self._expect(message)
         batcher = self._batcher
         if batcher is not None and select is None and timeout_s is None:
-            kind = self._kind(message, queue)
+            kind = kind_of(message, queue, self.shared.known_route(message.topic))
             if kind is not None and batcher.accepts(message):
                 if queue is None and pick is not None:
                     pending = self._alone_if_moved(message, pick, pending)
                 batcher.add(kind, message, pending)
                 return answer
-        self._deliver(
-            message,
-            pending.message_id,
-            pending.on_sent,
-            pick=pick,
-            timeout_s=timeout_s,
-        )
+        self._deliver(message, pending.message_id, pending.on_sent, pick=pick, timeout_s=timeout_s)
         return answer
 
     def _alone_if_moved(
@@ -172,7 +85,7 @@ class Sender:
         each message selects the queue of its key separately."""
 
         def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
-            left_s = self._options.send_timeout_s - (failure.spent_s if failure else 0)
+            left_s = self._timeout_s - (failure.spent_s if failure else 0)
             if failure is None or not failure.is_moved or left_s <= 0:
                 pending.on_sent(results, failure)
             else:
@@ -198,7 +111,9 @@ class Sender:
         pick = pick or pick_of(message, None)
         answer, pending = self._expect(message, is_half=is_half)
         try:
-            request = self.request(message, pending.message_id, added, sys_flag=sys_flag, code=code)
+            request = self._encoder.request(
+                message, pending.message_id, added, sys_flag=sys_flag, code=code
+            )
         except (TianzhouError, MemoryError) as error:
             pending.on_sent((), Failure(message.topic, final=error))
             return answer
@@ -210,12 +125,12 @@ class Sender:
     ) -> list[SendResult]:
         pick = pick_of_batch(messages, queue)
         checked_timeout(timeout_s)
-        message_ids = [self.new_id() for _ in messages]
+        begun_ms = time_ns() // 1_000_000
+        message_ids = [self._ids.next(begun_ms) for _ in messages]
         request = batch_request(messages, message_ids)
         size = sum(len(message.body) for message in messages)
         generation = self.in_flight.acquire(size)
         answer: asyncio.Future[list[SendResult]] = self.engine.loop.create_future()
-        begun_ms = self._shared.now_ms()
 
         def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
             self.in_flight.release(size, generation)
@@ -224,50 +139,70 @@ class Sender:
                     answer.set_result(list(results))
                 else:
                     answer.set_exception(failure.error())
-            if self._trace is not None:
-                now_ms, ended = self._shared.now_ms(), results or [None] * len(messages)
+            if self.trace is not None:
+                times_ms = begun_ms, time_ns() // 1_000_000
+                ended = results or [None] * len(messages)
                 for message, message_id, result in zip(messages, message_ids, ended, strict=True):
-                    self._trace.sent(message, message_id, result, times_ms=(begun_ms, now_ms))
+                    self.trace.sent(message, message_id, result, times_ms=times_ms)
 
         self.engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
         return await answer
 
-    def flush(self) -> None:
-        """Send open batches now."""
+    async def send_oneway(
+        self, message: Message, queue: MessageQueue | None, select: Selector | None
+    ) -> None:
+        """Write a message without waiting for a response."""
+        engine, encoder, pick = self.engine, self._encoder, pick_of(message, queue, select)
+        route = await self.shared.route_for_sending(message.topic)
+        chosen, address = engine.policy.choose(route, pick, (), engine.loop.time())
+        connection = await self.shared.connections.connection(address)
+        message_id = self._ids.next(time_ns() // 1_000_000)
+        if len(message.body) < encoder.slow_bytes:
+            request = encoder.request(message, message_id)
+        else:
+            request = await asyncio.to_thread(encoder.request, message, message_id)
+        ext = engine.fields.ext(request, chosen, time_ns() // 1_000_000)
+        connection.tell(request.code, ext, request.body)
+        await connection.drained()
+
+    def send_half(self, message: Message) -> "asyncio.Future[SendResult]":
+        """Store the message of a transaction, invisibly."""
+        added = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
+        return self.send_with(message, added, sys_flag=flags.TRANSACTION_PREPARED)
+
+    async def recall(self, topic: str, handle: str | None) -> str:
+        """Cancel a scheduled message; return its id."""
+        broker_name = broker_of_handle(topic, handle)
+        assert handle is not None, "an invalid handle has no broker name"
+        address = await self.shared.broker_address(broker_name)
+        asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
+        answer, _ = await self.shared.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
+        message_id = RecallMessageResponse.from_ext(answer.ext).msg_id
+        if self.trace is not None:
+            self.trace.recalled(topic, message_id, time_ns() // 1_000_000)
+        return message_id
+
+    async def flush(self) -> None:
+        """Send open batches, and wait for all sends that are in flight now."""
         if self._batcher is not None:
             self._batcher.flush()
+        await self.in_flight.drained()
 
-    def request(
-        self,
-        message: Message,
-        message_id: str,
-        added: Mapping[bytes, str] | None = None,
-        *,
-        sys_flag: int = 0,
-        code: int = RequestCode.SEND_MESSAGE_V2,
-    ) -> SendRequest:
-        return message_request(
-            message,
-            message_id,
-            compress=self._options.compression,
-            over_bytes=self._options.compress_over_bytes,
-            added=added,
-            sys_flag=sys_flag,
-            code=code,
-        )
-
-    def new_id(self) -> str:
-        return self._shared.unique_ids.next(self._shared.now_ms())
+    async def close(self) -> None:
+        """Wait for in-flight sends until their deadlines; new sends fail."""
+        await self.flush()
+        self.in_flight.release_waiters()
+        self.engine.close()
 
     def _expect(
         self, message: Message, *, is_half: bool = False
     ) -> "tuple[asyncio.Future[SendResult], PendingMessage]":
         """Return the future of a result, and the callback that sets it. Raises TooManyInFlight."""
-        size, in_flight, trace = len(message.body), self.in_flight, self._trace
+        size, in_flight, trace = len(message.body), self.in_flight, self.trace
         generation = in_flight.acquire(size)
         answer: asyncio.Future[SendResult] = self.engine.loop.create_future()
-        begun_ms = self._shared.now_ms()
-        message_id = self._shared.unique_ids.next(begun_ms)
+        begun_ms = time_ns() // 1_000_000
+        message_id = self._ids.next(begun_ms)
 
         def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
             in_flight.release(size, generation)
@@ -278,10 +213,8 @@ class Sender:
                     answer.set_exception(failure.error())
             if trace is not None:
                 result = None if failure is not None else results[0]
-                now_ms = self._shared.now_ms()
-                trace.sent(
-                    message, message_id, result, times_ms=(begun_ms, now_ms), is_half=is_half
-                )
+                times_ms = begun_ms, time_ns() // 1_000_000
+                trace.sent(message, message_id, result, times_ms=times_ms, is_half=is_half)
 
         return answer, PendingMessage(message_id, on_sent)
 
@@ -294,10 +227,10 @@ class Sender:
         pick: Pick | None,
         timeout_s: float | None = None,
     ) -> None:
-        engine = self.engine
-        if not self._takes_long(message):
+        engine, encoder = self.engine, self._encoder
+        if len(message.body) < encoder.slow_bytes:
             try:
-                request = self.request(message, message_id)
+                request = encoder.request(message, message_id)
             except (TianzhouError, MemoryError) as error:
                 # It counts as in flight: without an outcome, `close` would wait for it forever.
                 on_sent((), Failure(message.topic, final=error))
@@ -306,32 +239,12 @@ class Sender:
             return
 
         async def compress_first() -> None:
-            request = await asyncio.to_thread(self.request, message, message_id)
+            request = await asyncio.to_thread(encoder.request, message, message_id)
             engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
 
         engine.later(
             compress_first(), lambda error: on_sent((), Failure(message.topic, final=error))
         )
-
-    def _takes_long(self, message: Message) -> bool:
-        """Whether encoding the request would block the event loop."""
-        is_large = len(message.body) >= max(self._options.compress_over_bytes, COMPRESS_HERE_BYTES)
-        return is_large and self._options.compression is not Compression.NONE
-
-    async def request_in_time(self, message: Message) -> SendRequest:
-        """Encode the request of a message, in a thread if that takes long."""
-        if self._takes_long(message):
-            return await asyncio.to_thread(self.request, message, self.new_id())
-        return self.request(message, self.new_id())
-
-    def _kind(self, message: Message, queue: MessageQueue | None) -> Kind | None:
-        """Return the kind of batch for a message; None if it depends on a route not known yet."""
-        if queue is None and message.sharding_key is not None:
-            route = self._shared.known_route(message.topic)
-            if route is None or not route.write_queues:
-                return None
-            queue = queue_for_key(route.write_queues, message.sharding_key)
-        return Kind(message.topic, queue, message.wait_store_ok)
 
     def _dispatch_batch(self, batch: Batch[PendingMessage], on_sent: OnSent) -> None:
         queue, messages = batch.kind.queue, batch.messages
@@ -346,3 +259,49 @@ class Sender:
                 on_sent((), Failure(batch.kind.topic, final=error))
                 return
             self.engine.deliver(request, on_sent, pick=pick)
+
+
+class SpannedSender(Sender):
+    """A sender whose sends are spans."""
+
+    def __init__(
+        self,
+        shared: SharedClient,
+        options: ProducerOptions,
+        trace: SendTrace | None,
+        spans: "SendSpans",
+    ) -> None:
+        super().__init__(shared, options, spans.group, trace)
+        self._spans = spans
+
+    def send(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        select: Selector | None,
+        timeout_s: float | None,
+    ) -> "asyncio.Future[SendResult]":
+        send = super().send
+        return self._spans.around(message, lambda m: send(m, queue, select, timeout_s))
+
+    async def send_batch(
+        self, messages: Sequence[Message], queue: MessageQueue | None, timeout_s: float | None
+    ) -> list[SendResult]:
+        send = super().send_batch
+        return await self._spans.around_all(messages, lambda all_: send(all_, queue, timeout_s))
+
+    async def send_oneway(
+        self, message: Message, queue: MessageQueue | None, select: Selector | None
+    ) -> None:
+        send = super().send_oneway
+        await self._spans.around_oneway(message, lambda m: send(m, queue, select))
+
+    def send_half(self, message: Message) -> "asyncio.Future[SendResult]":
+        return self._spans.around(message, super().send_half)
+
+
+def send_spans(group: str) -> "SendSpans":
+    """Return the spans of a producer. Raises UsageError without the extra `tracing`."""
+    from tianzhou.client.spans import SendSpans
+
+    return SendSpans(group)

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import Retry, TianzhouError, UsageError
+from tianzhou.client.aio.sender import Sender
 from tianzhou.client.core.send_request import SendResult
 from tianzhou.client.core.transaction import TransactionState, end_of
 from tianzhou.client.errors import TransactionUndecided
-from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.net.rpc import Reply, Request
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_codes import RequestCode
@@ -36,9 +36,6 @@ END_TRIES: Final = 3
 CheckTransaction = Callable[[MessageView], TransactionState | Awaitable[TransactionState]]
 """Returns the outcome of the transaction of a message."""
 
-SendHalf = Callable[[Message], Awaitable[SendResult]]
-OnEnded = Callable[[Message, SendResult, TransactionState], None]
-
 
 class Transaction:
     """One message and the work that belongs to it, created by `Producer.transaction`.
@@ -51,22 +48,10 @@ class Transaction:
                 await transaction.rollback()
     """
 
-    def __init__(
-        self,
-        message: Message,
-        group: str,
-        shared: SharedClient,
-        *,
-        send_half: SendHalf,
-        on_ended: OnEnded,
-        has_check: bool,
-    ) -> None:
+    def __init__(self, message: Message, outcomes: "Outcomes", sender: Sender) -> None:
         self.message = message
-        self._group = group
-        self._shared = shared
-        self._send_half = send_half
-        self._on_ended = on_ended
-        self._has_check = has_check
+        self._outcomes = outcomes
+        self._sender = sender
         self._half: SendResult | None = None
         self.state = TransactionState.UNKNOWN
 
@@ -80,7 +65,7 @@ class Transaction:
     async def __aenter__(self) -> Self:
         if self._half is not None:
             raise UsageError("a transaction is used once")
-        self._half = await self._send_half(self.message)
+        self._half = await self._sender.send_half(self.message)
         return self
 
     async def __aexit__(
@@ -103,7 +88,7 @@ class Transaction:
 
     def leave_undecided(self) -> None:
         """Leave the outcome to the check callback. Raises UsageError if there is none."""
-        if not self._has_check:
+        if not self._outcomes.has_check:
             raise UsageError(
                 "the producer has no check callback to decide later; pass check= to Producer"
             )
@@ -127,65 +112,75 @@ class Transaction:
         if self.state is not TransactionState.UNKNOWN:
             raise UsageError(f"the transaction was decided before: {self.state.name}")
         self.state = state
-        ext = end_of(self.half, self._group, state).to_ext()
+        await self._outcomes.report(self.message, self.half, state)
+
+
+class Outcomes:
+    """Reports the outcomes of a producer's transactions, and handles brokers' requests for them.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, sender: Sender, check: CheckTransaction | None) -> None:
+        self._shared = sender.shared
+        self._group = sender.group
+        self._trace = sender.trace
+        self._check = check
+        self._stop: Callable[[], None] | None = None
+        if check is not None:
+            code = RequestCode.CHECK_TRANSACTION_STATE
+            self._stop = self._shared.on_request(code, self._handle_check, group=self._group)
+
+    @property
+    def has_check(self) -> bool:
+        return self._check is not None
+
+    def close(self) -> None:
+        """Handle no more requests."""
+        if self._stop is not None:
+            self._stop()
+
+    async def report(self, message: Message, half: SendResult, state: TransactionState) -> None:
+        """Report the outcome of a transaction. Raises TransactionUndecided if the broker does not
+        confirm it and there is no check callback."""
+        ext, broker = end_of(half, self._group, state).to_ext(), half.queue.broker_name
         try:
-            await self._report(ext)
+            await self._confirmed(broker, ext)
         except TianzhouError as error:
-            broker = self.half.queue.broker_name
             log.warning(
                 "%s of transaction %s (topic %s) was not confirmed by broker %s: %s; %s",
                 state.name,
-                self.half.message_id,
-                self.half.queue.topic,
+                half.message_id,
+                half.queue.topic,
                 broker,
                 error,
                 "the broker will ask the check callback"
-                if self._has_check
+                if self.has_check
                 else "the producer has no check callback, so the broker will not learn the outcome",
             )
-            if self._has_check:
+            if self.has_check:
                 # The check callback exists for this. The work is done; an error would deny it.
                 return
             raise TransactionUndecided(
-                f"{state.name} of message {self.half.message_id} was not confirmed by broker"
+                f"{state.name} of message {half.message_id} was not confirmed by broker"
                 f" {broker}, and the producer has no check callback: {error}"
             ) from error
         finally:
-            self._on_ended(self.message, self.half, state)
+            if self._trace is not None:
+                self._trace.transaction_ended(message, half, state, self._shared.now_ms())
 
-    async def _report(self, ext: dict[str, str]) -> None:
-        """Report the outcome. Other clients send it one-way; with a response, a lost report is
-        noticed and repeated, which changes nothing."""
+    async def _confirmed(self, broker_name: str, ext: dict[str, str]) -> None:
+        """Send the report until it is confirmed. Other clients send it one-way; with a response, a
+        lost report is noticed and repeated, which changes nothing."""
         for count in range(1, END_TRIES + 1):
             try:
-                queue = self.half.queue
-                address = await self._shared.broker_address(queue.broker_name)
+                address = await self._shared.broker_address(broker_name)
                 await self._shared.call_ok(address, RequestCode.END_TRANSACTION, ext)
             except TianzhouError as error:
                 if error.retry is Retry.NEVER or count == END_TRIES:
                     raise
             else:
                 return
-
-
-OnChecked = Callable[[MessageView, TransactionState], None]
-
-
-class Checks:
-    """Handle requests of brokers for the outcome of a transaction.
-
-    Owner: the event loop.
-    """
-
-    def __init__(
-        self, shared: SharedClient, group: str, check: CheckTransaction, on_checked: OnChecked
-    ) -> None:
-        self._group = group
-        self._check = check
-        self._on_checked = on_checked
-        self.stop: Final = shared.on_request(
-            RequestCode.CHECK_TRANSACTION_STATE, self._handle_check, group=group
-        )
 
     def _checked(self, message: MessageView, state: object) -> TransactionState:
         if not isinstance(state, TransactionState):
@@ -198,6 +193,7 @@ class Checks:
     async def _handle_check(self, request: Request) -> Reply | None:
         asked = CheckTransactionStateRequest.from_ext(request.header.ext)
         message = MessageView(request.body)
+        assert self._check is not None
         found = self._check(message)
         # The caller logs an exception of the check; the broker asks again.
         state = self._checked(message, await found if inspect.isawaitable(found) else found)
@@ -212,5 +208,6 @@ class Checks:
             transaction_id=asked.transaction_id,
         )
         request.peer.tell(RequestCode.END_TRANSACTION, decided.to_ext())
-        self._on_checked(message, state)
+        if self._trace is not None:
+            self._trace.transaction_checked(message, state, self._shared.now_ms())
         return None

@@ -24,6 +24,8 @@ from tianzhou.client.core.send_request import SendResult, SendStatus
 from tianzhou.client.errors import (
     CallTimeout,
     ClientClosed,
+    ClientError,
+    ConnectionLost,
     NoNameServer,
     NoPermission,
     NoRoute,
@@ -331,6 +333,14 @@ class SendMachine:
         if isinstance(error, ServiceNotAvailable):
             return True
         return isinstance(error, MOVED) and not isinstance(self.pick, Fixed)
+
+    def no_response(self, code: int, now_s: float, *, is_open: bool) -> ClientError:
+        """Return why an attempt got no response; `is_open` says whether its connection is open."""
+        if self.policy.is_closed:
+            return ClientClosed(f"the producer was closed before {self.address} responded")
+        if is_open:
+            return CallTimeout(self.address, code, now_s - self.tried_s)
+        return ConnectionLost(self.address, code)
 
     def _not_connected(self, now_s: float, _detail: None) -> Action:
         waited_s = now_s - self.tried_s

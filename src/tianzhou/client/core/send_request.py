@@ -15,6 +15,7 @@ import binascii
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -23,7 +24,8 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.client.core.arguments import check_text
-from tianzhou.client.core.routing import check_message
+from tianzhou.client.core.routing import TopicRoute, check_message, queue_for_key
+from tianzhou.client.errors import BadAnswer, ClientError, remote_error
 from tianzhou.record import compression, flags, properties
 from tianzhou.record.batch import ENTRY_BYTES_MIN, HEAD, encode_batch
 from tianzhou.record.layout import INT16
@@ -67,6 +69,10 @@ class SendStatus(enum.Enum):
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+COMPRESS_HERE_BYTES: Final = 64 * 1024
+"""Larger bodies are compressed in a thread, because that blocks the event loop for milliseconds."""
+
+_NO_COMPRESSION: Final = Compression.NONE
 _STATUSES: Final[dict[int, SendStatus]] = {int(status.value): status for status in SendStatus}
 
 
@@ -115,32 +121,43 @@ class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.body) + len(self.properties)
 
 
-def message_request(
-    message: Message,
-    message_id: str,
-    *,
-    compress: Compression = Compression.NONE,
-    over_bytes: int = 0,
-    added: Mapping[bytes, str] | None = None,
-    sys_flag: int = 0,
-    code: int = RequestCode.SEND_MESSAGE_V2,
-) -> SendRequest:
-    """Return the request for one message. Compressing a large body takes milliseconds."""
-    body = message.body
-    if compress is not Compression.NONE and len(body) >= over_bytes:
-        smaller = compression.compress(body, compress.value)
-        if len(smaller) < len(body):
-            body, sys_flag = smaller, sys_flag | compress.value
-    text = with_id(message.encode_properties(added), message_id)
-    return SendRequest(
-        topic=message.topic,
-        code=code,
-        body=body,
-        properties=text.decode(),
-        message_ids=(message_id,),
-        sys_flag=sys_flag,
-        flag=message.flag,
-    )
+class MessageEncoder:
+    """Encodes the requests for the single messages of a producer; large bodies are compressed."""
+
+    __slots__ = ("_compression", "_over_bytes", "slow_bytes")
+
+    def __init__(self, compression: Compression, over_bytes: int) -> None:
+        self._compression = compression
+        self._over_bytes = over_bytes
+        is_slow = compression is not Compression.NONE
+        self.slow_bytes: float = max(over_bytes, COMPRESS_HERE_BYTES) if is_slow else inf
+        """Size of a body from which on `request` would block an event loop."""
+
+    def request(
+        self,
+        message: Message,
+        message_id: str,
+        added: Mapping[bytes, str] | None = None,
+        *,
+        sys_flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+    ) -> SendRequest:
+        """Return the request for one message. `added` are properties that the client adds."""
+        body = message.body
+        if len(body) >= self._over_bytes and self._compression is not _NO_COMPRESSION:
+            compressed = self._compression.value
+            smaller = compression.compress(body, compressed)
+            if len(smaller) < len(body):
+                body, sys_flag = smaller, sys_flag | compressed
+        return SendRequest(
+            topic=message.topic,
+            code=code,
+            body=body,
+            properties=with_id(message.encode_properties(added), message_id).decode(),
+            message_ids=(message_id,),
+            sys_flag=sys_flag,
+            flag=message.flag,
+        )
 
 
 def with_id(encoded: bytes, message_id: str) -> bytes:
@@ -210,6 +227,15 @@ class Kind(NamedTuple):
     topic: str
     queue: MessageQueue | None
     wait_store_ok: bool
+
+
+def kind_of(message: Message, queue: MessageQueue | None, route: TopicRoute | None) -> Kind | None:
+    """Return the kind of batch for a message; None if it depends on a route not known yet."""
+    if queue is None and message.sharding_key is not None:
+        if route is None or not route.write_queues:
+            return None
+        queue = queue_for_key(route.write_queues, message.sharding_key)
+    return Kind(message.topic, queue, message.wait_store_ok)
 
 
 @dataclass(slots=True)
@@ -338,18 +364,19 @@ class SendFields(msgspec.Struct, frozen=True):
         }
 
 
-def results_of(
-    answer: Header, request: SendRequest, queue: MessageQueue
-) -> list[SendResult] | None:
-    """Return a result for each message; None if the broker stored nothing.
-
-    Raises KeyError or ValueError for a response without the required fields.
-    """
+def outcome_of(
+    answer: Header, request: SendRequest, queue: MessageQueue, address: str
+) -> list[SendResult] | ClientError:
+    """Return a result for each message, or the error if the broker stored nothing or its response
+    lacks a required field."""
     status = _STATUSES.get(answer.code)
     if status is None:
-        return None
+        return remote_error(address, answer.code, answer.remark)
     ext = answer.ext
-    first, queue_id = int(ext["queueOffset"]), int(ext["queueId"])
+    try:
+        first, queue_id, place = int(ext["queueOffset"]), int(ext["queueId"]), ext["msgId"]
+    except (KeyError, ValueError) as error:
+        return BadAnswer(address, request.code, repr(error))
     if queue_id != queue.queue_id:  # delayed messages wait elsewhere
         queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
     ids, region = request.message_ids, ext.get("MSG_REGION", "")
@@ -359,7 +386,7 @@ def results_of(
             SendResult(
                 status=status,
                 message_id=ids[0],
-                offset_id=ext["msgId"],
+                offset_id=place,
                 queue=queue,
                 queue_offset=first,
                 transaction_id=ext.get("transactionId"),
@@ -368,7 +395,7 @@ def results_of(
                 is_traced=is_traced,
             )
         ]
-    places = ext["msgId"].split(",")
+    places = place.split(",")
     if len(places) != len(ids):
         # Topics whose batches are one record have one place for all of them.
         places = [places[0]] * len(ids)
@@ -376,13 +403,13 @@ def results_of(
         SendResult(
             status=status,
             message_id=message_id,
-            offset_id=place,
+            offset_id=offset_id,
             queue=queue,
             queue_offset=offset,
             region_id=region,
             is_traced=is_traced,
         )
-        for offset, (message_id, place) in enumerate(zip(ids, places, strict=True), first)
+        for offset, (message_id, offset_id) in enumerate(zip(ids, places, strict=True), first)
     ]
 
 

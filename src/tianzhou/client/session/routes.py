@@ -111,13 +111,12 @@ class Routes:
         self._nameservers = nameservers
         self._on_learned = on_learned
         self._routes: dict[str, TopicRoute] = {}
+        self.known: Final[Callable[[str], TopicRoute | None]] = self._routes.get
+        """Returns the route of a topic if it is known; every send asks."""
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self._watchers: dict[str, list[OnChange]] = {}
         self._stale: set[str] = set()
         """Topics whose last refresh failed; each is reported once, until a refresh succeeds."""
-
-    def known(self, topic: str) -> TopicRoute | None:
-        return self._routes.get(topic)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the known route, or the NameServer's. Raises TopicNotFound."""
@@ -191,13 +190,32 @@ class Routes:
 
         return stop
 
-    def addresses(self, *, masters_only: bool) -> set[str]:
+    async def writable_again(self, topic: str) -> None:
+        """Wait until the route changes and leads to a broker that accepts messages."""
+        changed = asyncio.Event()
+
+        def on_change(route: TopicRoute) -> None:
+            if route.write_queues:
+                changed.set()
+
+        stop_watching = self.watch(topic, on_change)
+        try:
+            await changed.wait()
+        finally:
+            stop_watching()
+
+    def addresses(self, *, masters_only: bool = False) -> set[str]:
         return addresses_of(self._routes.values(), masters_only=masters_only)
 
-    def broker_address(self, broker_name: str, broker_id: int) -> str | None:
-        """Return the address of a broker from any known route."""
-        found = (route.address(broker_name, broker_id) for route in self._routes.values())
-        return next((address for address in found if address is not None), None)
+    async def broker_address(self, broker_name: str, broker_id: int) -> str | None:
+        """Return the address of a broker from any known route, or else from the NameServer's table
+        of brokers."""
+        for route in self._routes.values():
+            found = route.address(broker_name, broker_id)
+            if found is not None:
+                return found
+        data = (await self._nameservers.cluster_table()).broker_addr_table.get(broker_name)
+        return data.broker_addrs.get(broker_id) if data else None
 
     async def refresh_all(self) -> None:
         """Refresh all routes. A route that cannot be refreshed is kept: an old one is better than

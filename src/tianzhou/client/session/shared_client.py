@@ -25,14 +25,13 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.core.routing import MASTER, TopicRoute, addresses_of
 from tianzhou.client.errors import ClientBroken, NoRoute, remote_error
-from tianzhou.client.identity import client_id, unique_ids
+from tianzhou.client.identity import client_id
 from tianzhou.client.options import ClientOptions, parse_nameservers
 from tianzhou.client.session.broker_requests import BrokerRequests, ClientHandler
 from tianzhou.client.session.heartbeats import Describe, Heartbeats
 from tianzhou.client.session.routes import NameServers, OnChange, Routes
 from tianzhou.client.transport.aio import Connection
 from tianzhou.client.transport.pool import Connections
-from tianzhou.record.ids import UniqueIds
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.header import Header
 
@@ -57,16 +56,14 @@ class SharedClient:
         _loop, addresses, options = key
         self.client_id: Final = client_id(options)
         """`ip@instance[@unit]`."""
-        self.unique_ids: Final[UniqueIds] = unique_ids(self.client_id.partition("@")[0])
         self._reserved: set[str] = set()
         """Consumer groups that joined."""
         self._requests = BrokerRequests()
-        self.connections: Final = Connections(
-            options, self._requests.requested, on_open=self._greet
-        )
+        self.connections: Final = Connections(options, self._requests.requested, self._greet)
         self._heartbeats = Heartbeats(self.client_id, self.connections, options.call_timeout_s)
         self.nameservers: Final = NameServers(addresses, self.connections, options.call_timeout_s)
-        self._routes = Routes(self.nameservers, self._learned)
+        self.routes: Final = Routes(self.nameservers, self._learned)
+        self.known_route: Final = self.routes.known
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self._broken: BaseException | None = None
@@ -122,37 +119,33 @@ class SharedClient:
         ending = tuple(self._tasks)
         for task in ending:
             task.cancel()
-        self._routes.cancel()
+        self.routes.cancel()
         self._requests.cancel()
         await self.connections.close()
         await asyncio.gather(*ending, return_exceptions=True)
 
     # Routes
 
-    def known_route(self, topic: str) -> TopicRoute | None:
-        """Return the route if it is known; for paths that cannot wait."""
-        return self._routes.known(topic)
-
     async def route(self, topic: str) -> TopicRoute:
         """Return the route, from the NameServer at first use. Raises TopicNotFound."""
         self._check()
-        return await self._routes.route(topic)
+        return await self.routes.route(topic)
 
     async def route_for_sending(self, topic: str) -> TopicRoute:
         """As `route`, but a topic that the first message will create has the route of the default
         topic, with `is_borrowed`."""
         self._check()
-        return await self._routes.route_for_sending(topic)
+        return await self.routes.route_for_sending(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Return a fresh route from the NameServer. Raises TopicNotFound."""
         self._check()
-        return await self._routes.refresh(topic)
+        return await self.routes.refresh(topic)
 
     def watch_route(self, topic: str, on_change: OnChange) -> Callable[[], None]:
         """Call `on_change` whenever the route changes, and keep it fresh; returns a function that
         stops this."""
-        return self._routes.watch(topic, on_change)
+        return self.routes.watch(topic, on_change)
 
     async def broker_address(
         self, broker_name: str, *, broker_id: int = MASTER, topic: str | None = None
@@ -160,14 +153,9 @@ class SharedClient:
         """Return the address of a broker: from the route of `topic`, if given, otherwise from any
         known route or the NameServer's table of brokers. Raises NoRoute."""
         if topic is not None:
-            route = await self.route(topic)
-            found = route.address(broker_name, broker_id)
+            found = (await self.route(topic)).address(broker_name, broker_id)
         else:
-            found = self._routes.broker_address(broker_name, broker_id)
-            if found is None:
-                table = await self.nameservers.cluster_table()
-                data = table.broker_addr_table.get(broker_name)
-                found = data.broker_addrs.get(broker_id) if data else None
+            found = await self.routes.broker_address(broker_name, broker_id)
         if found is None:
             raise NoRoute(f"broker {broker_name!r} has no replica with id {broker_id} now")
         return found
@@ -221,11 +209,11 @@ class SharedClient:
         """Announce a producer of the group in heartbeats. Returns a coroutine function that leaves
         the group."""
         self._heartbeats.add_producer(group)
-        self._beat_soon()
+        self._run(self.heartbeat_now())
 
         async def leave() -> None:
             if self._heartbeats.remove_producer(group):
-                await self._unregister({"producerGroup": group})
+                await self._heartbeats.unregister(self.routes.addresses(), {"producerGroup": group})
 
         return leave
 
@@ -233,11 +221,11 @@ class SharedClient:
         """Announce a consumer. `describe` is called for each heartbeat; when its result changes,
         call `heartbeat_now`."""
         self._heartbeats.add_consumer(group, describe)
-        self._beat_soon()
+        self._run(self.heartbeat_now())
 
         async def leave() -> None:
             self._heartbeats.remove_consumer(group)
-            await self._unregister({"consumerGroup": group})
+            await self._heartbeats.unregister(self.routes.addresses(), {"consumerGroup": group})
 
         return leave
 
@@ -246,7 +234,7 @@ class SharedClient:
         gets a heartbeat when a connection to it is opened again."""
         if self._heartbeats:
             masters_only = not self._heartbeats.has_consumers
-            await self._heartbeats.send(self._routes.addresses(masters_only=masters_only))
+            await self._heartbeats.send(self.routes.addresses(masters_only=masters_only))
 
     def _greet(self, connection: Connection) -> None:
         if connection.address not in self.nameservers.addresses:
@@ -255,16 +243,9 @@ class SharedClient:
     def _learned(self, route: TopicRoute) -> None:
         """Announce this client at once to brokers that a new route leads to."""
         if self._heartbeats:
-            known = addresses_of([route], masters_only=not self._heartbeats.has_consumers)
-            for address in known:
+            for address in addresses_of([route], masters_only=not self._heartbeats.has_consumers):
                 if not self.connections.maybe_connection(address):
                     self._run(self._heartbeats.send([address]))
-
-    def _beat_soon(self) -> None:
-        self._run(self.heartbeat_now())
-
-    async def _unregister(self, ext: dict[str, str]) -> None:
-        await self._heartbeats.unregister(self._routes.addresses(masters_only=False), ext)
 
     # Background
 
@@ -275,7 +256,7 @@ class SharedClient:
     async def _poll_routes(self) -> None:
         while True:
             await asyncio.sleep(self.options.route_interval_s)
-            await self._routes.refresh_all()
+            await self.routes.refresh_all()
 
     async def _keep_beating(self) -> None:
         while True:
