@@ -8,10 +8,10 @@ from consuming import Notes, asynchronous, numbers, send, until
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import StartPosition, decode_file
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.options import ClientOptions
 from tianzhou.testing import RunningBroker
-from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire.queues import MessageQueue, decode_queue_offsets
 
 ALL = {"orders": "*"}
 
@@ -56,9 +56,11 @@ async def test_offsets_are_kept_in_javas_file(mq: RunningBroker, tmp_path: Path)
     async with broadcast(mq, tmp_path, "one", notes):
         await until(lambda: len(notes.messages) == 10)
         path = file_of(tmp_path, "one")
-        await until(lambda: path.exists() and sum(decode_file(path.read_bytes()).values()) == 10)
+        await until(
+            lambda: path.exists() and sum(decode_queue_offsets(path.read_bytes()).values()) == 10
+        )
     queues = [MessageQueue(topic="orders", broker_name=mq.name, queue_id=n) for n in (0, 1)]
-    assert decode_file(path.read_bytes()) == dict.fromkeys(queues, 5)
+    assert decode_queue_offsets(path.read_bytes()) == dict.fromkeys(queues, 5)
     assert path.read_text().startswith('{"offsetTable":{{"brokerName":')
     # The same instance goes on where it was; another one begins anew.
     await send(mq, "orders", [b"10"])

@@ -22,10 +22,10 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.assigned_queue import FlowLimits
 from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ConsumeResult, ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
-from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.errors import ClientClosed, SubscriptionParseFailed
 from tianzhou.client.options import ClientOptions
 from tianzhou.record.message import Message

@@ -7,7 +7,7 @@ from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.push_consumer import PushConsumer
-from tianzhou.client.consume import acknowledger
+from tianzhou.client.consume import deliveries
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ConsumeResult, ReceivedMessage
 from tianzhou.testing import RunningBroker
@@ -160,7 +160,7 @@ async def test_a_loop_sends_back(mq: RunningBroker) -> None:
 async def test_what_the_broker_does_not_take_back_is_tried_again_here(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acknowledger, "AGAIN_S", 0.1)
+    monkeypatch.setattr(deliveries, "AGAIN_S", 0.1)
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     notes = Failing(2)

@@ -13,8 +13,8 @@ from clients.waiting import wait_until
 from dashboard.site import Site, ask
 from tianzhou.broker.observe.watchdog import Finding, Kind
 from tianzhou.client import ConsumerOptions, Message, ReceivedMessage
+from tianzhou.client.core.assigned_queue import FlowLimits
 from tianzhou.client.core.assignment import Occasion
-from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.sync import Producer, PushConsumer
 from tianzhou.wire.queues import MessageQueue
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianzhou.client.core.window import Window
+from tianzhou.client.core.assigned_queue import Window
 
 # A pull of some offsets, with gaps before them, or the completion of one message.
 steps = st.lists(

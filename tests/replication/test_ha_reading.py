@@ -5,8 +5,8 @@ from pathlib import Path
 from ha_cluster import TOPIC, Group, Node, promote, until, until_equal
 
 from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.assigned_queue import FlowLimits
 from tianzhou.client.core.offsets import StartPosition
-from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync import Admin, PullConsumer, PushConsumer
 from tianzhou.net.blocking import BlockingPeer

@@ -46,7 +46,7 @@ TERMINATION: Final = (
          ("tianzhou.client.aio.push_consumer:PushConsumer.run", _RUN,
           f"{_RUN}; __import__('os')._exit(0)")),
     _bug("in-flight messages are not waited for", "process",
-         ("tianzhou.client.consume.running_consumer:RunningConsumer.on_revoked",
+         ("tianzhou.client.consume.running_consumer:RunningPushConsumer.on_revoked",
           "await wait_until_idle(assigned)", "pass")),
     _bug("offsets are not committed on the way out", "process",
          ("tianzhou.client.consume.assignments:Assignments._release",

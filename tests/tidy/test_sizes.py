@@ -27,8 +27,7 @@ DRAWERS = {"util", "utils", "helper", "helpers", "manager", "common", "impl", "m
 
 # Broad handlers, each with what makes it right. Everywhere else an error has a name.
 BROAD_HANDLERS = {
-    "src/tianzhou/client/consume/workers.py": "ends a thread; the caller gets the error",
-    "src/tianzhou/client/consume/orderly.py": "raised where the call is awaited",
+    "src/tianzhou/client/consume/listener_threads.py": "the consumer or the waiting call gets it",
     "src/tianzhou/client/consume/listener.py": "a user's code may raise anything; it is logged",
     "src/tianzhou/client/aio/send_engine.py": "a selector may raise anything; the sender gets it",
     "src/tianzhou/net/router.py": "one request must not take the others with it; it is logged",

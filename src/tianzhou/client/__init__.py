@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.push_consumer import PushConsumer as PushConsumer
     from tianzhou.client.aio.transactions import Transaction as Transaction
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
+    from tianzhou.client.core.assigned_queue import FlowLimits as FlowLimits
     from tianzhou.client.core.offsets import StartPosition as StartPosition
     from tianzhou.client.core.pulling import PullStatus as PullStatus
     from tianzhou.client.core.received import ConsumeResult as ConsumeResult
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from tianzhou.client.core.send_request import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
     from tianzhou.client.core.transaction import TransactionState as TransactionState
-    from tianzhou.client.core.window import FlowLimits as FlowLimits
     from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
     from tianzhou.client.options import ProducerOptions as ProducerOptions
@@ -81,7 +81,7 @@ _PLACES = {
     "ConsumeResult": "tianzhou.client.core.received",
     "ConsumerOptions": "tianzhou.client.consumer_options",
     "Credentials": "tianzhou.wire.signing",
-    "FlowLimits": "tianzhou.client.core.window",
+    "FlowLimits": "tianzhou.client.core.assigned_queue",
     "LitePullConsumer": "tianzhou.client.aio.lite_pull",
     "Message": "tianzhou.record.message",
     "MessageQueue": "tianzhou.wire.queues",

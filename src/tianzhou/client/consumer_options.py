@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.core.assigned_queue import FlowLimits
 from tianzhou.client.core.assignment import Strategy, average
 from tianzhou.client.core.offsets import StartFrom, StartPosition, start_rule
-from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.options import check_types
 
 _ABOVE_ZERO: Final = (

@@ -1,36 +1,24 @@
-"""Where a group begins, what is saved, and the file of broadcast consumers."""
+"""Where a group starts, and what a consumer that polls may commit."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.core.assigned_queue import AssignedQueue, Event, FlowLimits
 from tianzhou.client.core.offsets import (
     Ask,
-    OffsetTable,
+    PolledOffsets,
     StartPosition,
-    decode_file,
-    encode_file,
     epoch_ms,
     start_rule,
 )
-from tianzhou.wire.errors import BodyError
+from tianzhou.client.core.pulling import PullPlan
+from tianzhou.client.core.subscription import subscribe
 from tianzhou.wire.queues import MessageQueue
 
 Q0 = MessageQueue(topic="T", broker_name="b", queue_id=0)
 Q1 = MessageQueue(topic="T", broker_name="b", queue_id=1)
-JAVA_FILE = b"""{
-	"offsetTable":{{
-			"brokerName":"b",
-			"queueId":0,
-			"topic":"T"
-		}:12,{
-			"brokerName":"b",
-			"queueId":1,
-			"topic":"T"
-		}:7
-	}
-}"""
 
 
 @pytest.mark.parametrize(
@@ -63,32 +51,34 @@ def test_epoch_ms_rejects_invalid_timestamps(wrong: str) -> None:
         epoch_ms(wrong)
 
 
-def test_offset_table_saves_changes_only() -> None:
-    table = OffsetTable({Q0: 5})
-    table.put(Q0, 5)
-    table.put(Q1, 3)
-    assert table.changed() == {Q1: 3}
-    table.saved({Q1: 3})
-    assert table.changed() == {}
-    table.put(Q1, 1)  # a reset goes back
-    assert table.changed() == {Q1: 1}
-    table.remove(Q1)
-    assert (table.changed(), table.all(), table.get(Q1)) == ({}, {Q0: 5}, None)
-    assert table.of([Q0, Q1]) == {Q0: 5}
-
-
-def test_decode_file_reads_a_java_offset_file() -> None:
-    assert decode_file(JAVA_FILE) == {Q0: 12, Q1: 7}
-
-
-def test_encode_file_writes_the_java_format() -> None:
-    assert encode_file({Q0: 12}) == (
-        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}'
+def assigned_queue(queue: MessageQueue) -> AssignedQueue:
+    plan = PullPlan(
+        group="g",
+        queue=queue,
+        subscription=subscribe("T", version=1),
+        count_max=32,
+        bytes_max=1 << 18,
+        suspend_ms=0,
     )
-    assert decode_file(encode_file({Q0: 12, Q1: 1 << 40})) == {Q0: 12, Q1: 1 << 40}
+    return AssignedQueue(plan, 0, FlowLimits())
 
 
-@pytest.mark.parametrize("wrong", [b"", b"{", b"[]", b'{"offsetTable":{"x":1}}'])
-def test_decode_file_rejects_a_damaged_file(wrong: bytes) -> None:
-    with pytest.raises(BodyError):
-        decode_file(wrong)
+def test_polled_offsets_are_committable_when_allowed() -> None:
+    offsets, first, second = PolledOffsets(), assigned_queue(Q0), assigned_queue(Q1)
+    offsets.put(Q0, 5)
+    assert offsets.committable(first) is None
+    offsets.allow()
+    offsets.put(Q0, 9)
+    offsets.allow({Q1: 3})
+    assert (offsets.committable(first), offsets.committable(second)) == (5, 3)
+
+
+def test_polled_offsets_of_released_queue_are_returned_once() -> None:
+    offsets, assigned = PolledOffsets(), assigned_queue(Q0)
+    offsets.put(Q0, 5)
+    offsets.allow()
+    offsets.put(Q0, 9)
+    assigned.handle(Event.MOVED)
+    assert offsets.committable(assigned) == 5
+    offsets.allow()
+    assert offsets.committable(assigned) is None, "offset 9 belongs to the released queue"

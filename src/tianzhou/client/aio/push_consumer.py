@@ -1,10 +1,5 @@
-"""The push consumer: subscribe to topics and process messages as they arrive.
-
-    async with PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "*"}) as mine:
-        async for message in mine:
-            ...
-
-or with a listener, a function or a coroutine function, that is called for each message:
+"""The push consumer: subscribe to topics and process messages as they arrive, in a loop or with a
+listener, a function or a coroutine function, that is called for each message:
 
     consumer = PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "paid"})
 
@@ -18,18 +13,16 @@ An error that stops a consumer is raised by `async for`, `run`, `closed` and `st
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.consume.context import ConsumerContext, Tasks
-from tianzhou.client.consume.iterator import (
-    IteratorDelivery,
-)
+from tianzhou.client.consume.iterator import IteratorDelivery
 from tianzhou.client.consume.listener import BatchListener, Listener, MessageListener, Outcome
-from tianzhou.client.consume.running_consumer import RunningConsumer
+from tianzhou.client.consume.running_consumer import RunningPushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes, subscribe
@@ -42,7 +35,6 @@ from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
 _CLIENT: Final = ClientOptions()
-_OVERDUE_CHECK_S: Final = 60.0
 
 
 class PushConsumer:
@@ -79,7 +71,7 @@ class PushConsumer:
         self._client = client
         self._listener: Listener | None = None
         self._wanted = checked_wishes(subscribe)
-        self._parts: RunningConsumer | None = None
+        self._parts: RunningPushConsumer | None = None
         self._failure: BaseException | None = None
         self._ended = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
@@ -120,7 +112,7 @@ class PushConsumer:
             @consumer.listen
             async def on_message(message): ...
         """
-        self._set_listener(Listener(self._spanned(listener, is_batch=False), self.group))
+        self._set_listener(Listener(listener, self.group, spans=self.options.spans))
         return listener
 
     def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
@@ -132,16 +124,9 @@ class PushConsumer:
             @consumer.listen_batches
             async def on_messages(messages): ...
         """
-        spanned = self._spanned(listener, is_batch=True)
-        self._set_listener(Listener(spanned, self.group, batch_size=self.options.batch_size))
+        size, spans = self.options.batch_size, self.options.spans
+        self._set_listener(Listener(listener, self.group, batch_size=size, spans=spans))
         return listener
-
-    def _spanned(self, listener: Callable[..., Any], *, is_batch: bool) -> Callable[..., Any]:
-        if not self.options.spans:
-            return listener
-        from tianzhou.client.spans import listener_in_spans
-
-        return listener_in_spans(listener, self.group, is_batch=is_batch)
 
     def _set_listener(self, listener: Listener) -> None:
         if self._listener is not None or self._parts is not None:
@@ -168,7 +153,7 @@ class PushConsumer:
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(shared.leave, consumer_group=self.group)
             context = ConsumerContext(self.group, shared, self.options, Tasks(self.fail))
-            self._parts = RunningConsumer(context, self._listener)
+            self._parts = RunningPushConsumer(context, self._listener)
             failing.pop_all()
             failing.push_async_callback(self._end)  # which leaves the shared client, too
             await self._parts.start(self._wanted, self._make_trace())
@@ -196,15 +181,10 @@ class PushConsumer:
             self._parts.context.shared.check_loop()
             if self._stopping is None:
                 self._parts.is_hurried |= self._parts.is_iterating(asyncio.current_task())
-                self._stopping = asyncio.get_running_loop().create_task(self._stop(self._parts))
+                self._stopping = asyncio.get_running_loop().create_task(self._parts.stop())
+                self._stopping.add_done_callback(lambda _: self._ended.set())
             if self._listener is None or not self._listener.is_calling:
                 await asyncio.shield(self._stopping)
-
-    async def _stop(self, parts: RunningConsumer) -> None:
-        try:
-            await parts.stop()
-        finally:
-            self._ended.set()
 
     async def closed(self) -> None:
         """Wait until the consumer has stopped. Re-raises the error that stopped it, if any."""
@@ -253,8 +233,8 @@ class PushConsumer:
         if self._failure is None:
             self._failure = error
             self._ended.set()
-            if self._parts is not None and self._parts.iterator_delivery is not None:
-                self._parts.iterator_delivery.fail(error)
+            if self._parts is not None and isinstance(self._parts.delivery, IteratorDelivery):
+                self._parts.delivery.fail(error)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -263,7 +243,7 @@ class PushConsumer:
     # Consuming
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        return self._handing_parts().messages()
+        return self._running().messages()
 
     def batches(self, count_max: int = 32) -> AsyncIterator[list[ReceivedMessage]]:
         """Iterate over lists of up to `count_max` messages, each list from one queue.
@@ -274,22 +254,14 @@ class PushConsumer:
         """
         if count_max < 1:
             raise UsageError(f"count_max must be at least 1, got {count_max}")
-        return self._handing_parts().batches(count_max)
+        return self._running().batches(count_max)
 
     def iterator_delivery(self) -> IteratorDelivery:
         """Return the source of messages for loops; not for applications.
 
         Raises UsageError if the consumer has a listener.
         """
-        iterator_delivery = self._handing_parts().iterator_delivery
-        assert iterator_delivery is not None
-        return iterator_delivery
-
-    def _handing_parts(self) -> RunningConsumer:
-        parts = self._running()
-        if parts.iterator_delivery is None:
-            raise UsageError(f"consumer of {self.group} has a listener, which gets the messages")
-        return parts
+        return self._running().iterator_delivery
 
     def pause(self) -> None:
         """Stop pulling. Pulled messages are still delivered; the assignment is kept."""
@@ -314,15 +286,13 @@ class PushConsumer:
     @property
     def client_id(self) -> str:
         """The id by which brokers know this consumer. Raises ClientClosed unless it runs."""
-        return self._started().context.shared.client_id
+        return self._running(in_loop=False).context.shared.client_id
 
-    def _running(self) -> RunningConsumer:
-        parts = self._started()
-        parts.context.shared.check_loop()
-        return parts
-
-    def _started(self) -> RunningConsumer:
-        self._raise_failure()
+    def _running(self, *, in_loop: bool = True) -> RunningPushConsumer:
+        if self._failure is not None:
+            raise self._failure
         if self._parts is None or self._stopping is not None:
             raise ClientClosed(f"consumer of {self.group} is not running")
+        if in_loop:
+            self._parts.context.shared.check_loop()
         return self._parts

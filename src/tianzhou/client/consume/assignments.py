@@ -3,10 +3,7 @@
 A new queue starts at the group's offset. A revoked queue is released in steps: no further message
 is started, messages in flight are waited for, the offset is committed, and the lock is released.
 
-Queues of ordered consumption are locked at the brokers. A broker keeps a lock for 60 seconds after
-the request. The consumer relies on it for at most 30 seconds and renews it every 20, or every
-second while a lock is missing. A consumer that cannot reach its broker therefore stops in time, and
-resumes soon after the broker is back.
+Queues of ordered consumption are locked at the brokers; `orderly` has the locks.
 """
 
 import asyncio
@@ -18,16 +15,14 @@ from typing import Final, Protocol
 
 from tianzhou.client.consume.context import ConsumerContext
 from tianzhou.client.consume.offsets import BrokerOffsets, FileOffsets, OffsetStore, QueueOffsets
-from tianzhou.client.core.assigned_queue import Action, AssignedQueue, Event
+from tianzhou.client.consume.orderly import QueueLocks
+from tianzhou.client.core.assigned_queue import Action, AssignedQueue, Event, queue_text
 from tianzhou.client.core.assignment import difference
 from tianzhou.client.core.offsets import Ask, start_rule
 from tianzhou.client.core.pulling import PullPlan
 from tianzhou.client.core.subscription import Subscription
 from tianzhou.client.errors import ClientError, NoRoute
-from tianzhou.client.session.shared_client import SharedClient
-from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.fastjson import encode
-from tianzhou.wire.queues import LockBatch, MessageQueue, decode_locked_queues
+from tianzhou.wire.queues import MessageQueue
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -37,104 +32,6 @@ and the previous owner commits its offset when it releases the queue; without th
 consume the same messages."""
 LOCK_RETRY_S: Final = 1.0
 """Pause before locks that were not granted are requested again."""
-RELY_S: Final = 30.0
-
-
-class QueueLocks:
-    """The locks of one member of a group.
-
-    Owner: the event loop.
-    """
-
-    def __init__(self, group: str, shared: SharedClient) -> None:
-        self._group = group
-        self._shared = shared
-        self._loop = asyncio.get_running_loop()
-        self._silent: set[str] = set()
-        """Brokers that did not respond to the last request."""
-
-    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
-        """Request locks; return the granted ones, each with its expiry."""
-        return {queue: until for queue, until in (await self._ask(queues)).items() if until}
-
-    async def renew(self, assignments: Iterable[AssignedQueue]) -> bool:
-        """Renew the locks of these queues. Returns False if some were not granted.
-
-        A queue whose lock the broker refuses is not consumed until the lock is granted. A queue
-        whose broker does not respond is consumed until its current lock expires.
-        """
-        held = {assigned.queue: assigned for assigned in assignments}
-        answers = await self._ask(held)
-        for queue, assigned in held.items():
-            until = answers.get(queue, assigned.locked_until)
-            if not until and assigned.locked_until:
-                log.warning(
-                    "group %s lost its lock on queue %s:%d of topic %s; ordered consumption of it "
-                    "waits until the broker grants the lock again",
-                    self._group,
-                    queue.broker_name,
-                    queue.queue_id,
-                    queue.topic,
-                )
-            assigned.locked_until = until
-        return all(answers.get(queue) for queue in held)
-
-    async def _ask(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
-        """When the lock of each queue expires, or 0 if it was refused; only for brokers that
-        responded."""
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            by_broker.setdefault(queue.broker_name, []).append(queue)
-        answers = await asyncio.gather(
-            *(self._ask_broker(broker, wanted) for broker, wanted in by_broker.items())
-        )
-        return {queue: until for some in answers for queue, until in some.items()}
-
-    async def _ask_broker(
-        self, broker: str, wanted: list[MessageQueue]
-    ) -> dict[MessageQueue, float]:
-        # From before the request: the broker counts from its arrival, which is later.
-        until = self._loop.time() + RELY_S
-        try:
-            answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
-        except ClientError as error:
-            # The request is repeated every second until the broker responds; one line is enough.
-            if broker not in self._silent:
-                self._silent.add(broker)
-                log.warning(
-                    "group %s could not lock %d queues at broker %s: %s; it retries until the "
-                    "broker responds, and consumes a queue only while it holds the lock",
-                    self._group,
-                    len(wanted),
-                    broker,
-                    error,
-                )
-            return {}
-        self._silent.discard(broker)
-        granted = set(decode_locked_queues(answer).queues)
-        return {queue: until if queue in granted else 0.0 for queue in wanted}
-
-    async def unlock(self, queue: MessageQueue) -> None:
-        """Release a lock. If the broker cannot be reached, the lock expires by itself."""
-        try:
-            await self._call(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, [queue])
-        except ClientError as error:
-            log.info(
-                "group %s could not unlock queue %s:%d of topic %s: %s; the lock expires by itself",
-                self._group,
-                queue.broker_name,
-                queue.queue_id,
-                queue.topic,
-                error,
-            )
-
-    async def _call(self, code: int, broker: str, queues: list[MessageQueue]) -> bytes:
-        body = LockBatch(
-            client_id=self._shared.client_id, consumer_group=self._group, mq_set=tuple(queues)
-        )
-        address = await self._shared.broker_address(broker)
-        _, answer = await self._shared.call_ok(address, code, {}, encode(body))
-        return answer
 
 
 class AssignmentListener(Protocol):
@@ -149,8 +46,9 @@ class AssignmentListener(Protocol):
         after the release timeout."""
         ...
 
-    def committable(self, assigned: AssignedQueue) -> int | None:
-        """Return the offset below which all messages are done; None to commit nothing."""
+    @property
+    def committable(self) -> Callable[[AssignedQueue], int | None]:
+        """Returns the offset to commit for a queue; None to commit nothing."""
         ...
 
 
@@ -237,12 +135,9 @@ class Assignments:
             offset = await self.first_offset(queue)
         except ClientError as error:
             log.info(
-                "group %s could not get its offset of queue %s:%d of topic %s: %s; it tries again "
-                "soon",
+                "group %s could not get its offset of %s: %s; it tries again soon",
                 self._context.group,
-                queue.broker_name,
-                queue.queue_id,
-                queue.topic,
+                queue_text(queue),
                 error,
             )
             return None
@@ -376,9 +271,6 @@ class Assignments:
         offset = self._listener.committable(assigned)
         if offset is not None:
             self.store.put(assigned.queue, offset)
-
-    def committable(self, assigned: AssignedQueue) -> int | None:
-        return self._listener.committable(assigned)
 
     async def _keep_locked(self, locks: QueueLocks) -> None:
         pause_s = self._context.options.lock_interval_s

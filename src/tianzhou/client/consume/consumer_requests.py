@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final
 
-from tianzhou.client.consume.acknowledger import Acknowledger
+from tianzhou.client.consume.deliveries import Acknowledger
 from tianzhou.client.consume.group_member import GroupMember
 from tianzhou.client.consume.listener import Listener
 from tianzhou.client.consume.puller import Puller

@@ -14,13 +14,17 @@ from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Final
 
-from tianzhou.client.consume.acknowledger import Acknowledger, again
 from tianzhou.client.consume.context import ConsumerContext
-from tianzhou.client.consume.ready import PulledRecords, Ready, RecordSlice
+from tianzhou.client.consume.deliveries import Acknowledger, Ready
 from tianzhou.client.core.assigned_queue import AssignedQueue
-from tianzhou.client.core.received import DEAD, ReceivedMessage
+from tianzhou.client.core.received import (
+    FreeQueues,
+    PulledRecords,
+    ReceivedMessage,
+    RecordSlice,
+    again,
+)
 from tianzhou.client.core.trace import ContextCode
-from tianzhou.client.errors import ClientError
 from tianzhou.client.tracing import ConsumeTrace, Consumption
 
 TURN: Final = 64
@@ -94,10 +98,6 @@ class IteratorDelivery:
     def discard(self, assigned: AssignedQueue) -> None:
         self._ready.discard(assigned)
         self._ack_handles.pop(assigned, None)
-
-    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
-        """Nothing is overdue: a loop may process a message as long as it needs."""
-        return []
 
     async def stop(self) -> None:
         self._is_stopped = True
@@ -173,9 +173,7 @@ class IteratorDelivery:
 
     def _take_back(self, assigned: AssignedQueue, message: ReceivedMessage) -> None:
         if not assigned.is_revoked:
-            self._ready.put_first(
-                PulledRecords(assigned, message.as_records(), message.local_times)
-            )
+            self._ready.put_first(again(assigned, message, failed=False))
         self._ready.settle(assigned)
 
     def acked(self, assigned: AssignedQueue, message: ReceivedMessage) -> None:
@@ -198,56 +196,35 @@ class OrderlyIteratorDelivery(IteratorDelivery):
         super().__init__(ready, acknowledger)
         self._tasks = context.tasks
         self._suspend_s = context.options.suspend_s
-        self._limit = context.options.max_reconsume_times
-        self._free: deque[AssignedQueue] = deque()
-        """Queues that have a waiting message and none in flight."""
+        self._free = FreeQueues()
 
     def offer(self, pulled: PulledRecords) -> None:
-        assigned = pulled.assigned
-        assigned.waiting.append(pulled)
-        self._set_free(assigned)
-
-    def _set_free(self, assigned: AssignedQueue) -> None:
-        if (
-            assigned.waiting
-            and not assigned.in_flight
-            and not assigned.is_revoked
-            and assigned not in self._free
-        ):
-            self._free.append(assigned)
+        pulled.assigned.waiting.append(pulled)
+        if self._free.add(pulled.assigned):
             self._wake(1)
 
     def discard(self, assigned: AssignedQueue) -> None:
         assigned.waiting.clear()
-        if assigned in self._free:
-            self._free.remove(assigned)
+        self._free.discard(assigned)
         self._ack_handles.pop(assigned, None)
 
     def _next(self, count_max: int) -> RecordSlice | None:
-        for _ in range(len(self._free)):
-            assigned = self._free.popleft()
-            if assigned.locked_until <= self.loop.time():
-                self._free.append(assigned)
-                continue
-            pulled = assigned.waiting[0]
-            part = pulled.take(count_max)
-            if not pulled.left:
-                assigned.waiting.popleft()
-            return part
-        if self._free:  # their locks were lost: check again when they may be back
+        part = self._free.take(count_max, self.loop.time())
+        if part is None and self._free:  # their locks were lost: check again when they may be back
             self.loop.call_later(LOCK_WAIT_S, self._wake, 1)
-        return None
+        return part
 
     def _take_back(self, assigned: AssignedQueue, message: ReceivedMessage) -> None:
         if not assigned.is_revoked:
-            again = PulledRecords(assigned, message.as_records(), message.local_times)
-            assigned.waiting.appendleft(again)
+            assigned.waiting.appendleft(again(assigned, message, failed=False))
         self._ready.settle(assigned)
-        self._set_free(assigned)
+        if self._free.add(assigned):
+            self._wake(1)
 
     def acked(self, assigned: AssignedQueue, message: ReceivedMessage) -> None:
         super().acked(assigned, message)
-        self._set_free(assigned)
+        if self._free.add(assigned):
+            self._wake(1)
 
     def failed(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> None:
         if self._traced:
@@ -258,20 +235,15 @@ class OrderlyIteratorDelivery(IteratorDelivery):
     async def _try_again(
         self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int
     ) -> None:
-        if delay_level == DEAD or 0 <= self._limit <= message.reconsume_times:
-            try:
-                await self._acknowledger.send_back(assigned, message, DEAD)
-            except ClientError:
-                pass  # the message is retried
-            else:
-                assigned.finish((message.queue_offset,), monotonic())
-                self.acked(assigned, message)
-                return
+        if await self._acknowledger.bury(assigned, message, delay_level):
+            self.acked(assigned, message)
+            return
         await asyncio.sleep(self._suspend_s)
         if not assigned.is_revoked:
-            assigned.waiting.appendleft(again(assigned, message))
+            assigned.waiting.appendleft(again(assigned, message, failed=True))
         self._ready.settle(assigned)
-        self._set_free(assigned)
+        if self._free.add(assigned):
+            self._wake(1)
 
 
 class _Iterator:

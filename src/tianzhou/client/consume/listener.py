@@ -1,23 +1,47 @@
-"""A user's listener: function or coroutine function, for one message or for several.
+"""A user's listener, and the tasks that call it: function or coroutine function, for one message or
+for several.
 
 An exception is a failed delivery, never the end of the consumer: the messages are redelivered, and
 the log has the traceback. None and `ConsumeResult.SUCCESS` mean success; `message.retry()` rejects
 single messages of a batch.
+
+A bounded number of calls runs at once: coroutine functions in tasks (`TaskWorkers`), functions in
+threads (`listener_threads`). Neither needs a task or a thread for each message: workers take one
+message after the other. One worker starts; others join while messages wait, so a fast listener
+needs one worker and a slow one gets as many as allowed.
 """
 
 import asyncio
 import inspect
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.received import GROWING, ConsumeResult, ReceivedMessage
+from tianzhou.client.consume.context import ConsumerContext
+from tianzhou.client.consume.deliveries import Acknowledger, Ready
+from tianzhou.client.core.assigned_queue import AssignedQueue
+from tianzhou.client.core.received import (
+    AFTER_THE_CALL,
+    GROWING,
+    ConsumeResult,
+    Failure,
+    PulledRecords,
+    ReceivedMessage,
+    RecordSlice,
+    described,
+    message_facts,
+)
 from tianzhou.client.core.trace import ContextCode
 from tianzhou.client.tracing import ConsumeTrace, Consumption
 
 log: Final = logging.getLogger("tianzhou.client")
+
+TURN: Final = 64
+"""Messages that a worker processes before it yields to the event loop."""
 
 Result: TypeAlias = ConsumeResult | None
 Outcome = TypeVar("Outcome", bound=Result | Awaitable[Result])
@@ -30,16 +54,19 @@ AnyListener: TypeAlias = (
 
 _calling: Final[ContextVar["Listener | None"]] = ContextVar("listener", default=None)
 
-Failure: TypeAlias = tuple[ReceivedMessage, int]
-"""A message to redeliver, and its delay level."""
-
 
 class Listener:
-    def __init__(self, function: AnyListener, group: str, *, batch_size: int = 0) -> None:
+    def __init__(
+        self, function: AnyListener, group: str, *, batch_size: int = 0, spans: bool = False
+    ) -> None:
         """Wrap a user's function for a group. With `batch_size` 0 it takes one message, otherwise
-        a list."""
+        a list; `spans` runs it in OpenTelemetry spans."""
         if not callable(function):
             raise UsageError(f"a listener is a function or coroutine function, not {function!r}")
+        if spans:
+            from tianzhou.client.spans import listener_in_spans
+
+            function = listener_in_spans(function, group, is_batch=batch_size > 0)
         self._function = cast("Callable[[Any], Any]", function)
         self._group = group
         self.is_batch = batch_size > 0
@@ -122,25 +149,101 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def described(messages: Sequence[ReceivedMessage]) -> str:
-    """Describe this delivery for human readers of a log."""
-    first = messages[0]
-    others = f" and {len(messages) - 1} more of its batch" if len(messages) > 1 else ""
-    text = (
-        f"message {first.message_id}{others} (topic {first.topic}, queue {first.queue.broker_name}:"
-        f"{first.queue_id}, offset {first.queue_offset}, attempt {first.reconsume_times + 1})"
-    )
-    # Its producer chose the id; it must not inject terminal control sequences or extra log lines.
-    return text if text.isprintable() else ascii(text)[1:-1]
+# Calls in tasks
+
+InFlight = dict[int, tuple[float, RecordSlice, list[ReceivedMessage]]]
+"""The messages of each worker and their start times, to find calls that take too long."""
 
 
-def message_facts(group: str, message: ReceivedMessage) -> dict[str, object]:
-    """The same as fields, for programs that parse a log."""
-    return {
-        "group": group,
-        "topic": message.topic,
-        "message_id": message.message_id,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "attempt": message.reconsume_times + 1,
-    }
+def overdue(in_flight: InFlight, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
+    """Remove and return overdue messages; their workers notice when they are done."""
+    late = [worker for worker, (since, _, _) in list(in_flight.items()) if since < before]
+    rows = [row for worker in late if (row := in_flight.pop(worker, None)) is not None]
+    return [(part, message) for _, part, messages in rows for message in messages]
+
+
+class TaskWorkers:
+    """Call a coroutine function in tasks.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self, context: ConsumerContext, listener: Listener, ready: Ready, acknowledger: Acknowledger
+    ) -> None:
+        self._context = context
+        self._concurrency = context.options.concurrency
+        self._listener = listener
+        self._ready = ready
+        self._acknowledger = acknowledger
+        self._in_flight: InFlight = {}
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._started = 0
+        self._is_spreading = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def offer(self, pulled: PulledRecords) -> None:
+        self._ready.put(pulled)
+        self._wake()
+        if not self._is_spreading:
+            self._is_spreading = True
+            self._loop.call_soon(self._spread)
+
+    def _spread(self) -> None:
+        """Start more workers for messages that still wait after the workers had their turn."""
+        self._is_spreading = False
+        for _ in range(min(self._ready.count, self._concurrency)):
+            if not self._wake():
+                return
+
+    def _wake(self) -> bool:
+        while self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return True
+        if self._started < self._concurrency:
+            self._context.tasks.run(self._work(self._started))
+            self._started += 1
+            return True
+        return False
+
+    async def _work(self, number: int) -> None:
+        ready, listener, in_flight = self._ready, self._listener, self._in_flight
+        settle, count_max, turn = self._acknowledger.settle, listener.count_max, 0
+        listener.enter()
+        while True:
+            part = ready.take(count_max)
+            if part is None:
+                waiting = self._loop.create_future()
+                self._idle.append(waiting)
+                await waiting
+                turn = 0
+                continue
+            messages = part.messages(AFTER_THE_CALL)
+            begun = monotonic()
+            in_flight[number] = (begun, part, messages)
+            failures = None
+            try:
+                failures = await listener.call(messages)
+            finally:
+                is_ours = in_flight.pop(number, None) is not None
+                if failures is None:  # cancelled: neither finished nor in flight
+                    ready.settle(part.assigned, part.end - part.first)
+            if is_ours and failures is not None:
+                settle(part, failures, monotonic() - begun)
+            turn += 1
+            if turn >= TURN:
+                turn = 0
+                await asyncio.sleep(0)
+
+    def discard(self, assigned: AssignedQueue) -> None:
+        self._ready.discard(assigned)
+
+    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
+        return overdue(self._in_flight, before)
+
+    async def stop(self) -> None:
+        """Nothing to do: the consumer cancels its tasks."""

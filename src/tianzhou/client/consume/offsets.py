@@ -1,17 +1,23 @@
 """Offsets of a group: on the brokers in clustering groups, in a file for broadcasting consumers.
 
 Both keep a table in memory and save changes: every few seconds, when a queue is released, and at
-the end. A failed commit is retried with the next one.
+the end. A failed commit is retried with the next one. The file is
+
+    <directory>/<client id>/<group>/offsets.json
+
+written as the Java client writes it, with queues as keys; one with strings as keys can be read too:
+
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from tianzhou.client.core.offsets import FILE_NAME, OffsetTable, decode_file, encode_file
+from tianzhou.client.core.assigned_queue import queue_text
 from tianzhou.client.errors import ClientError, QueryNotFound, UsageError
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire._generated_codes import RequestCode
@@ -25,11 +31,13 @@ from tianzhou.wire._generated_headers_pull import (
 )
 from tianzhou.wire.errors import BodyError
 from tianzhou.wire.fields import ExtFields
-from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire.queues import MessageQueue, decode_queue_offsets, encode_queue_offsets
 
 log: Final = logging.getLogger("tianzhou.client")
 
 DIRECTORY: Final = ".rocketmq_offsets"
+FILE_NAME: Final = "offsets.json"
+LOWER: Final = "LOWER"
 
 
 class GroupOffsets(Protocol):
@@ -57,6 +65,45 @@ class OffsetStore(Protocol):
 
     def forget(self, queue: MessageQueue) -> None: ...
     def table(self) -> dict[MessageQueue, int]: ...
+
+
+class OffsetTable:
+    """Offsets by queue, and which of them changed since they were saved.
+
+    Owner: the event loop of the consumer.
+    """
+
+    def __init__(self, saved: Mapping[MessageQueue, int] | None = None) -> None:
+        self._saved = dict(saved or {})
+        self._current = dict(self._saved)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        return self._current.get(queue)
+
+    def put(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset of a queue; a reset may move it back."""
+        self._current[queue] = offset
+
+    def remove(self, queue: MessageQueue) -> None:
+        self._current.pop(queue, None)
+        self._saved.pop(queue, None)
+
+    def changed(self) -> dict[MessageQueue, int]:
+        """Return the offsets to save; pass those that were saved to `saved`."""
+        saved = self._saved
+        return {
+            queue: offset for queue, offset in self._current.items() if saved.get(queue) != offset
+        }
+
+    def saved(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._saved.update(offsets)
+
+    def all(self) -> dict[MessageQueue, int]:
+        return dict(self._current)
+
+    def of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        current = self._current
+        return {queue: current[queue] for queue in queues if queue in current}
 
 
 class BrokerOffsets:
@@ -96,11 +143,9 @@ class BrokerOffsets:
             self._table.saved({queue: offset})
             if self._failing.pop(queue, None) is not None:
                 log.info(
-                    "group %s resumed committing offsets of queue %s:%d of topic %s, now %d",
+                    "group %s resumed committing offsets of %s, now %d",
                     self._offsets.group,
-                    queue.broker_name,
-                    queue.queue_id,
-                    queue.topic,
+                    queue_text(queue),
                     offset,
                 )
 
@@ -110,13 +155,11 @@ class BrokerOffsets:
             return
         self._failing[queue] = cause
         log.warning(
-            "group %s could not commit offset %d of queue %s:%d of topic %s: %s; it is retried "
-            "with every commit, and logged again when it succeeds",
+            "group %s could not commit offset %d of %s: %s; it is retried with every commit, and "
+            "logged again when it succeeds",
             self._offsets.group,
             offset,
-            queue.broker_name,
-            queue.queue_id,
-            queue.topic,
+            queue_text(queue),
             cause,
         )
 
@@ -141,7 +184,7 @@ class FileOffsets:
 
     def _load(self) -> dict[MessageQueue, int]:
         try:
-            return decode_file(self._path.read_bytes())
+            return decode_queue_offsets(self._path.read_bytes())
         except FileNotFoundError:
             return {}
         except (OSError, BodyError) as error:
@@ -170,7 +213,7 @@ class FileOffsets:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(".new")
         with new.open("wb") as file:
-            file.write(encode_file(offsets))
+            file.write(encode_queue_offsets(offsets))
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._path)
@@ -180,9 +223,6 @@ class FileOffsets:
 
     def table(self) -> dict[MessageQueue, int]:
         return self._table.all()
-
-
-LOWER: Final = "LOWER"
 
 
 class QueueOffsets:

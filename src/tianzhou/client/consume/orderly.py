@@ -1,36 +1,143 @@
-"""Ordered delivery: one message of a queue at a time, and the next only after it is done.
+"""Ordered consumption: the locks of queues, and the delivery of one message of a queue at a time.
 
 A task serves each queue. It needs the broker's lock on the queue, and one of a limited number of
 slots. A failed message stays first in its queue and is retried after a pause; if the user set a
 limit, a message that fails too often becomes a dead letter.
 
-The consumer relies on a lock for less time than the broker grants it, so that a consumer without
-connection stops before another one starts.
+A broker keeps a lock for 60 seconds after the request. The consumer relies on it for at most 30
+seconds and renews it every 20, or every second while a lock is missing. A consumer that cannot
+reach its broker therefore stops before another one starts, and resumes soon after the broker is
+back.
 """
 
 import asyncio
 import contextlib
-import queue
-import threading
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from tianzhou.client.consume.acknowledger import Acknowledger
 from tianzhou.client.consume.context import ConsumerContext
-from tianzhou.client.consume.listener import Failure, Listener
-from tianzhou.client.consume.ready import PulledRecords, Ready, RecordSlice
-from tianzhou.client.core.assigned_queue import AssignedQueue
-from tianzhou.client.core.pulling import Records
-from tianzhou.client.core.received import AFTER_THE_CALL, DEAD, ReceivedMessage
+from tianzhou.client.consume.deliveries import Acknowledger, Ready
+from tianzhou.client.consume.listener import Listener
+from tianzhou.client.consume.listener_threads import ListenerThreads
+from tianzhou.client.core.assigned_queue import AssignedQueue, queue_text
+from tianzhou.client.core.received import (
+    AFTER_THE_CALL,
+    Failure,
+    PulledRecords,
+    RecordSlice,
+    take_waiting,
+)
 from tianzhou.client.errors import ClientError
+from tianzhou.client.session.shared_client import SharedClient
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.fastjson import encode
+from tianzhou.wire.queues import LockBatch, MessageQueue, decode_locked_queues
+
+log: Final = logging.getLogger("tianzhou.client")
 
 TURN: Final = 64
 """Messages of one queue before others get their turn."""
 TURN_S: Final = 0.05
 LOCK_WAIT_S: Final = 0.1
 """How often a lost lock is checked again."""
+RELY_S: Final = 30.0
+"""How long the consumer relies on a lock."""
+
+
+class QueueLocks:
+    """The locks of one member of a group.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, group: str, shared: SharedClient) -> None:
+        self._group = group
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._silent: set[str] = set()
+        """Brokers that did not respond to the last request."""
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        """Request locks; return the granted ones, each with its expiry."""
+        return {queue: until for queue, until in (await self._ask(queues)).items() if until}
+
+    async def renew(self, assignments: Iterable[AssignedQueue]) -> bool:
+        """Renew the locks of these queues. Returns False if some were not granted.
+
+        A queue whose lock the broker refuses is not consumed until the lock is granted. A queue
+        whose broker does not respond is consumed until its current lock expires.
+        """
+        held = {assigned.queue: assigned for assigned in assignments}
+        answers = await self._ask(held)
+        for queue, assigned in held.items():
+            until = answers.get(queue, assigned.locked_until)
+            if not until and assigned.locked_until:
+                log.warning(
+                    "group %s lost its lock on %s; ordered consumption of it waits until the "
+                    "broker grants the lock again",
+                    self._group,
+                    queue_text(queue),
+                )
+            assigned.locked_until = until
+        return all(answers.get(queue) for queue in held)
+
+    async def _ask(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        """When the lock of each queue expires, or 0 if it was refused; only for brokers that
+        responded."""
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        answers = await asyncio.gather(
+            *(self._ask_broker(broker, wanted) for broker, wanted in by_broker.items())
+        )
+        return {queue: until for some in answers for queue, until in some.items()}
+
+    async def _ask_broker(
+        self, broker: str, wanted: list[MessageQueue]
+    ) -> dict[MessageQueue, float]:
+        # From before the request: the broker counts from its arrival, which is later.
+        until = self._loop.time() + RELY_S
+        try:
+            answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
+        except ClientError as error:
+            # The request is repeated every second until the broker responds; one line is enough.
+            if broker not in self._silent:
+                self._silent.add(broker)
+                log.warning(
+                    "group %s could not lock %d queues at broker %s: %s; it retries until the "
+                    "broker responds, and consumes a queue only while it holds the lock",
+                    self._group,
+                    len(wanted),
+                    broker,
+                    error,
+                )
+            return {}
+        self._silent.discard(broker)
+        granted = set(decode_locked_queues(answer).queues)
+        return {queue: until if queue in granted else 0.0 for queue in wanted}
+
+    async def unlock(self, queue: MessageQueue) -> None:
+        """Release a lock. If the broker cannot be reached, the lock expires by itself."""
+        try:
+            await self._call(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, [queue])
+        except ClientError as error:
+            log.info(
+                "group %s could not unlock %s: %s; the lock expires by itself",
+                self._group,
+                queue_text(queue),
+                error,
+            )
+
+    async def _call(self, code: int, broker: str, queues: list[MessageQueue]) -> bytes:
+        body = LockBatch(
+            client_id=self._shared.client_id, consumer_group=self._group, mq_set=tuple(queues)
+        )
+        address = await self._shared.broker_address(broker)
+        _, answer = await self._shared.call_ok(address, code, {}, encode(body))
+        return answer
 
 
 class _Served(NamedTuple):
@@ -79,10 +186,6 @@ class OrderlyWorkers:
         if assigned in self._arrivals:
             self._arrivals[assigned].set()
 
-    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
-        """Nothing is overdue: an ordered queue waits for its listener without a limit."""
-        return []
-
     async def stop(self) -> None:
         if self._threads is not None:
             self._threads.stop()
@@ -129,10 +232,7 @@ class OrderlyWorkers:
         """Take the next messages, one part for each call; all are in flight from now on."""
         parts: list[RecordSlice] = []
         while assigned.waiting and len(parts) < TURN and not assigned.is_revoked:
-            pulled = assigned.waiting[0]
-            parts.append(pulled.take(self._listener.count_max))
-            if not pulled.left:
-                assigned.waiting.popleft()
+            parts.append(take_waiting(assigned, self._listener.count_max))
         return parts
 
     async def _call(self, assigned: AssignedQueue, parts: list[RecordSlice]) -> _Served:
@@ -172,101 +272,27 @@ class OrderlyWorkers:
     ) -> RecordSlice:
         """Finish the messages before the first failure, make those that failed too often dead
         letters; return the rest."""
-        assigned, failed = (
-            part.assigned,
-            {int(message.queue_offset): level for message, level in failures},
-        )
-        offsets = part.records.offsets[part.first : part.end]
-        first = part.first + next(rank for rank, at in enumerate(offsets) if at in failed)
+        assigned, offsets = part.assigned, part.records.offsets
+        failed = {int(message.queue_offset): level for message, level in failures}
+        first = next(at for at in range(part.first, part.end) if offsets[at] in failed)
         if first > part.first:
             self._acknowledger.settle(part._replace(end=first), (), took_s)
         self._acknowledger.rates.failed(assigned.queue.topic, len(failures), monotonic())
-        while first < part.end and part.records.offsets[first] in failed:
+        while first < part.end and offsets[first] in failed:
             message = part._replace(first=first, end=first + 1).messages()[0]
-            if not await self._buried(assigned, message, failed[part.records.offsets[first]]):
+            if self._options.broadcasting or not await self._acknowledger.bury(
+                assigned, message, failed[offsets[first]]
+            ):
                 break
+            self._ready.settle(assigned)
             first += 1
-        return RecordSlice(assigned, part.records, first, part.end, part.times + 1)
-
-    async def _buried(self, assigned: AssignedQueue, message: ReceivedMessage, level: int) -> bool:
-        """Make a message a dead letter if it failed too often; return whether it is one now."""
-        limit = self._options.max_reconsume_times
-        is_over = level == DEAD or 0 <= limit <= message.reconsume_times
-        if self._options.broadcasting or not is_over:
-            return False
-        try:
-            await self._acknowledger.send_back(assigned, message, DEAD)
-        except ClientError:
-            return False  # the message is redelivered, and then returned again
-        assigned.finish((message.queue_offset,), monotonic())
-        self._ready.settle(assigned)
-        return True
+        return part._replace(first=first, times=part.times + 1)
 
     def _put_back(self, assigned: AssignedQueue, parts: list[RecordSlice]) -> None:
         """Put messages back, before those that arrived meanwhile."""
-        for _, records, first, end, times in reversed(parts):
-            if first == end:
+        for part in reversed(parts):
+            if part.first == part.end:
                 continue
-            self._ready.settle(assigned, end - first)
+            self._ready.settle(assigned, part.end - part.first)
             if not assigned.is_revoked:
-                assigned.waiting.appendleft(
-                    PulledRecords(assigned, _slice(records, first, end), times)
-                )
-
-
-def _slice(records: Records, first: int, end: int) -> Records:
-    buffer, starts, offsets, sizes = records
-    return Records(buffer, starts[first:end], offsets[first:end], sizes[first:end])
-
-
-T = TypeVar("T")
-
-
-class ListenerThreads(Generic[T]):
-    """Threads that call a listener: one for each concurrent call, which the caller limits.
-
-    Owner: the event loop.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._calls: queue.SimpleQueue[tuple[Callable[[], T], asyncio.Future[T]] | None]
-        self._calls = queue.SimpleQueue()
-        self._busy = 0
-        self._threads: list[threading.Thread] = []
-
-    def run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        if self._busy == len(self._threads):
-            name = f"orderly-listener-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._busy += 1
-        ended: asyncio.Future[T] = self._loop.create_future()
-        self._calls.put((work, ended))
-        return ended
-
-    def stop(self) -> None:
-        """End idle threads. A thread whose listener does not return is abandoned."""
-        for _ in self._threads:
-            self._calls.put(None)
-
-    def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            work, ended = call
-            try:
-                result = work()
-            except BaseException as error:  # the caller that awaits the result gets the exception
-                tell = partial(ended.set_exception, error)
-            else:
-                tell = partial(ended.set_result, result)
-            self._tell(ended, tell)
-
-    def _tell(self, ended: "asyncio.Future[T]", tell: Callable[[], None]) -> None:
-        def report() -> None:
-            self._busy -= 1
-            if not ended.done():  # the caller may have been cancelled
-                tell()
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
-            self._loop.call_soon_threadsafe(report)
+                assigned.waiting.appendleft(part.as_pulled())

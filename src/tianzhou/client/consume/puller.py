@@ -12,9 +12,13 @@ from typing import Final
 
 from tianzhou.client.consume.assignments import Assignments
 from tianzhou.client.consume.context import ConsumerContext, wait_for_room
-from tianzhou.client.consume.ready import PulledRecords
-from tianzhou.client.core.assigned_queue import AssignedQueue, Event
-from tianzhou.client.core.consume_rates import ConsumeRates
+from tianzhou.client.core.assigned_queue import (
+    AssignedQueue,
+    ConsumeRates,
+    Event,
+    Window,
+    queue_text,
+)
 from tianzhou.client.core.pulling import (
     PAUSE_S,
     PullAnswer,
@@ -27,8 +31,8 @@ from tianzhou.client.core.pulling import (
     retry_after,
     untrusted,
 )
+from tianzhou.client.core.received import PulledRecords
 from tianzhou.client.core.routing import MASTER
-from tianzhou.client.core.window import Window
 from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, remote_error
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
@@ -51,13 +55,16 @@ class Puller:
         assignments: Assignments,
         deliver: Callable[[PulledRecords], None],
         rates: ConsumeRates,
+        *,
+        committable: Callable[[AssignedQueue], int | None],
     ) -> None:
+        """`committable` returns the offset that a pull commits for its queue, if any."""
         self._context = context
         self._shared = context.shared
         self._assignments = assignments
         self._deliver = deliver
         self._rates = rates
-        self._commits = not context.options.broadcasting
+        self._committable = None if context.options.broadcasting else committable
         self._running: dict[AssignedQueue, asyncio.Task[None]] = {}
         self._paused: set[MessageQueue] = set()
         self._is_paused = False
@@ -135,7 +142,7 @@ class Puller:
             raise NoRoute(
                 f"broker {queue.broker_name!r} of topic {queue.topic!r} is not registered"
             )
-        committed = self._assignments.committable(assigned) if self._commits else None
+        committed = self._committable(assigned) if self._committable is not None else None
         begun = monotonic()
         header, body = await self._shared.call(
             address,
@@ -172,13 +179,11 @@ class Puller:
         """Continue at the offset that the broker suggests, because it does not have the requested
         one. Returns False if another AssignedQueue continues."""
         log.warning(
-            "group %s asked for offset %d of queue %s:%d of topic %s, which the broker does not "
-            "have (its first is %d); consumption continues at %d",
+            "group %s asked for offset %d of %s, which the broker does not have (its first is %d); "
+            "consumption continues at %d",
             self._context.group,
             assigned.window.next_offset,
-            assigned.queue.broker_name,
-            assigned.queue.queue_id,
-            assigned.queue.topic,
+            queue_text(assigned.queue),
             answer.min_offset,
             answer.next_offset,
         )
@@ -198,12 +203,10 @@ class Puller:
         retry can fix."""
         log.log(
             logging.WARNING if failures == 1 else logging.DEBUG,
-            "group %s could not pull from queue %s:%d of topic %s (failure %d in a row): %s; it "
-            "retries until it succeeds",
+            "group %s could not pull from %s (failure %d in a row): %s; it retries until it "
+            "succeeds",
             self._context.group,
-            assigned.queue.broker_name,
-            assigned.queue.queue_id,
-            assigned.queue.topic,
+            queue_text(assigned.queue),
             failures,
             error,
         )

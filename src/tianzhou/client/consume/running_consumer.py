@@ -1,14 +1,15 @@
-"""A push consumer while it runs: its parts, and how they start and stop."""
+"""Consumers of a group while they run: their parts, and how these start and stop."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
-from tianzhou.client.consume.acknowledger import Acknowledger
+from tianzhou.base.errors import UsageError
 from tianzhou.client.consume.consumer_requests import ConsumerRequests
 from tianzhou.client.consume.context import ConsumerContext, wait_until_idle
+from tianzhou.client.consume.deliveries import Acknowledger, Ready
 from tianzhou.client.consume.group_member import GroupMember, check_expressions
 from tianzhou.client.consume.iterator import (
     BatchIterator,
@@ -16,81 +17,139 @@ from tianzhou.client.consume.iterator import (
     MessageIterator,
     OrderlyIteratorDelivery,
 )
-from tianzhou.client.consume.listener import Listener
+from tianzhou.client.consume.listener import Listener, TaskWorkers
+from tianzhou.client.consume.listener_threads import ThreadWorkers
 from tianzhou.client.consume.orderly import OrderlyWorkers
 from tianzhou.client.consume.puller import Puller
-from tianzhou.client.consume.ready import Ready
-from tianzhou.client.consume.workers import Delivery, TaskWorkers, ThreadWorkers
-from tianzhou.client.core.assigned_queue import AssignedQueue
-from tianzhou.client.core.received import GROWING
+from tianzhou.client.core.assigned_queue import AssignedQueue, committable
+from tianzhou.client.core.received import GROWING, PulledRecords
 from tianzhou.client.core.subscription import Sql92, retry_topic, subscribe
 from tianzhou.client.tracing import ConsumeTrace
 
 _OVERDUE_CHECK_S: Final = 60.0
 
 
+class Delivery(Protocol):
+    """How messages get to the user."""
+
+    def start(self) -> None: ...
+    def offer(self, pulled: PulledRecords) -> None: ...
+    def discard(self, assigned: AssignedQueue) -> None:
+        """Drop messages of this queue that are not started."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
 class RunningConsumer:
-    """The parts of a running push consumer; the `AssignmentListener` of its group member.
+    """The parts of every consumer in a group; the `AssignmentListener` of its member.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        delivery: Delivery,
+        acknowledger: Acknowledger,
+        *,
+        listener: Listener | None = None,
+        committable: Callable[[AssignedQueue], int | None] = committable,
+        lite: bool = False,
+    ) -> None:
+        """`committable` returns the offset to commit for a queue; by default the one below which
+        all messages are done. `lite` is for lite pull consumers, which poll."""
+        self.context = context
+        self.delivery = delivery
+        self.acknowledger = acknowledger
+        self.committable = committable
+        acknowledger.offer = delivery.offer
+        self.member = GroupMember(context, self, lite=lite)
+        self.puller = Puller(
+            context,
+            self.member.assignments,
+            delivery.offer,
+            acknowledger.rates,
+            committable=committable,
+        )
+        self._requests = ConsumerRequests(self.member, self.puller, acknowledger, listener)
+
+    async def start(self, wanted: Mapping[str, str | Sql92]) -> None:
+        """Join the group with these subscriptions, if there are any. Raises ClientError."""
+        await self.declare(wanted)
+        await self._join()
+
+    async def declare(self, wanted: Mapping[str, str | Sql92]) -> None:
+        """Set these subscriptions, and let a broker check them. Raises ClientError."""
+        version = self.context.shared.now_ms()
+        for topic, expression in wanted.items():
+            self.member.subscriptions[topic] = subscribe(topic, expression, version=version)
+        await check_expressions(self.member, wanted)
+
+    async def _join(self) -> None:
+        self.delivery.start()
+        if self.member.subscriptions:
+            self._requests.start()
+            await self.member.join()
+
+    async def stop(self) -> None:
+        """Release the queues, leave the group and end all background work."""
+        try:
+            await self.member.leave()
+        finally:
+            self._requests.stop()
+            await self.delivery.stop()
+            await self.context.tasks.cancel()
+            await self.context.shared.leave(consumer_group=self.context.group)
+
+    # AssignmentListener
+
+    def on_assigned(self, assigned: AssignedQueue) -> None:
+        self.puller.start(assigned)
+
+    async def on_revoked(self, assigned: AssignedQueue) -> None:
+        self.puller.stop(assigned)
+        self.delivery.discard(assigned)
+
+
+class RunningPushConsumer(RunningConsumer):
+    """A push consumer while it runs.
 
     Owner: the event loop.
     """
 
     def __init__(self, context: ConsumerContext, listener: Listener | None) -> None:
         """Without a listener, messages are delivered to iterators."""
-        self.context = context
-        self._listener = listener
         ready = Ready()
-        self.acknowledger = Acknowledger(context, ready)
-        self.member = GroupMember(context, self)
-        self.iterator_delivery: IteratorDelivery | None = None
-        self.delivery: Delivery = self._make_delivery(ready)
-        self.acknowledger.offer = self.delivery.offer
-        self.puller = Puller(
-            context, self.member.assignments, self.delivery.offer, self.acknowledger.rates
+        acknowledger = Acknowledger(context, ready)
+        delivery = (
+            _to_iterators(context, ready, acknowledger)
+            if listener is None
+            else _to_listener(context, listener, ready, acknowledger)
         )
-        self._requests = ConsumerRequests(self.member, self.puller, self.acknowledger, listener)
+        super().__init__(context, delivery, acknowledger, listener=listener)
+        self._listener = listener
         self._iterators: list[MessageIterator | BatchIterator] = []
         self._trace: ConsumeTrace | None = None
         self._is_stopping = False
         self.is_hurried = False
         """Whether `stop` must not wait for the messages of loops."""
 
-    def _make_delivery(self, ready: Ready) -> Delivery:
-        context, listener, acknowledger = self.context, self._listener, self.acknowledger
-        if listener is not None and context.options.orderly:
-            return OrderlyWorkers(context, listener, ready, acknowledger)
-        if listener is not None and listener.is_async:
-            return TaskWorkers(context, listener, ready, acknowledger)
-        if listener is not None:
-            return ThreadWorkers(context, listener, ready, acknowledger)
-        if context.options.orderly:
-            self.iterator_delivery = OrderlyIteratorDelivery(context, ready, acknowledger)
-        else:
-            self.iterator_delivery = IteratorDelivery(ready, acknowledger)
-        return self.iterator_delivery
-
     async def start(
         self, wanted: Mapping[str, str | Sql92], trace: ConsumeTrace | None = None
     ) -> None:
         """Join the group with these subscriptions. Raises ClientError."""
         context = self.context
-        version = context.shared.now_ms()
         topics = dict(wanted)
         if not context.options.broadcasting:
             topics[retry_topic(context.group)] = "*"
-        for topic, expression in topics.items():
-            self.member.subscriptions[topic] = subscribe(topic, expression, version=version)
-        await check_expressions(self.member, topics)
+        await self.declare(topics)
         if trace is not None:
             self._trace = await trace.start()
-            if self.iterator_delivery is not None:
-                self.iterator_delivery.trace = trace
-            elif self._listener is not None:
-                self._listener.trace = trace
-        self.delivery.start()
-        self._requests.start()
-        await self.member.join()
-        context.tasks.run(self._fail_overdue())
+            (self._listener or self.iterator_delivery).trace = trace
+        await self._join()
+        if isinstance(self.delivery, TaskWorkers | ThreadWorkers):
+            context.tasks.run(self._fail_overdue(self.delivery))
 
     def subscribe(self, topic: str, expression: str | Sql92) -> None:
         """Add a subscription while running."""
@@ -109,26 +168,15 @@ class RunningConsumer:
         self.member.balance_soon()
 
     async def stop(self) -> None:
-        """Release the queues, leave the group and end all background work."""
         self._is_stopping = True
         try:
-            await self.member.leave()
+            await super().stop()
         finally:
-            self._requests.stop()
-            await self.delivery.stop()
-            await self.context.tasks.cancel()
             if self._trace is not None:
                 await self._trace.close()
-            await self.context.shared.leave(consumer_group=self.context.group)
-
-    # AssignmentListener
-
-    def on_assigned(self, assigned: AssignedQueue) -> None:
-        self.puller.start(assigned)
 
     async def on_revoked(self, assigned: AssignedQueue) -> None:
-        self.puller.stop(assigned)
-        self.delivery.discard(assigned)
+        await super().on_revoked(assigned)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
                 await wait_until_idle(assigned)
@@ -139,24 +187,27 @@ class RunningConsumer:
         options = self.context.options
         if not self._is_stopping:
             return None if options.orderly else options.release_timeout_s
-        if self.iterator_delivery is None:
+        if self._listener is not None:
             return options.stop_timeout_s
         return 0 if self.is_hurried else options.release_timeout_s
 
-    def committable(self, assigned: AssignedQueue) -> int:
-        return assigned.window.committable
-
     # Iterating
 
+    @property
+    def iterator_delivery(self) -> IteratorDelivery:
+        """The source of messages for loops. Raises UsageError if the consumer has a listener."""
+        if not isinstance(self.delivery, IteratorDelivery):
+            group = self.context.group
+            raise UsageError(f"consumer of {group} has a listener, which gets the messages")
+        return self.delivery
+
     def messages(self) -> MessageIterator:
-        assert self.iterator_delivery is not None
         auto_ack = self.context.options.auto_ack
         made = MessageIterator(self.iterator_delivery, auto_ack=auto_ack)
         self._iterators.append(made)
         return made
 
     def batches(self, count_max: int) -> BatchIterator:
-        assert self.iterator_delivery is not None
         auto_ack = self.context.options.auto_ack
         made = BatchIterator(self.iterator_delivery, count_max, auto_ack=auto_ack)
         self._iterators.append(made)
@@ -175,11 +226,28 @@ class RunningConsumer:
 
     # Messages that take too long
 
-    async def _fail_overdue(self) -> None:
+    async def _fail_overdue(self, workers: TaskWorkers | ThreadWorkers) -> None:
         """Return messages to the broker whose listener exceeds the timeout."""
         limit_s = self.context.options.consume_timeout_s
         while True:
             await asyncio.sleep(min(limit_s / 4, _OVERDUE_CHECK_S))
             before = monotonic() - limit_s
-            for part, message in self.delivery.overdue(before):
+            for part, message in workers.overdue(before):
                 self.acknowledger.fail(part.assigned, message, message.verdict or GROWING)
+
+
+def _to_listener(
+    context: ConsumerContext, listener: Listener, ready: Ready, acknowledger: Acknowledger
+) -> Delivery:
+    if context.options.orderly:
+        return OrderlyWorkers(context, listener, ready, acknowledger)
+    workers = TaskWorkers if listener.is_async else ThreadWorkers
+    return workers(context, listener, ready, acknowledger)
+
+
+def _to_iterators(
+    context: ConsumerContext, ready: Ready, acknowledger: Acknowledger
+) -> IteratorDelivery:
+    if context.options.orderly:
+        return OrderlyIteratorDelivery(context, ready, acknowledger)
+    return IteratorDelivery(ready, acknowledger)

@@ -1,29 +1,17 @@
-"""Consumer offsets: start positions, unsaved changes, and the file of broadcast consumers.
-
-A clustering group keeps its offsets on the brokers. In broadcasting every consumer has its own, in
-
-    <directory>/<client id>/<group>/offsets.json
-
-written as the Java client writes it, with queues as keys:
-
-    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}
-
-A table whose keys are strings can be read too.
-"""
+"""Offsets of consumers: where a group starts, and what a consumer that polls may commit."""
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from tianzhou.base.errors import UsageError
-from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.assigned_queue import AssignedQueue
 from tianzhou.wire.heartbeat import ConsumeFromWhere
 from tianzhou.wire.names import RETRY_PREFIX
-from tianzhou.wire.queues import MessageQueue, decode_queue_offsets, encode_queue_offsets
+from tianzhou.wire.queues import MessageQueue
 
-FILE_NAME: Final = "offsets.json"
 _TIME_FORM: Final = "%Y%m%d%H%M%S"
 
 
@@ -106,49 +94,27 @@ def epoch_ms(time: datetime | str | int) -> int:
         ) from error
 
 
-class OffsetTable:
-    """Offsets by queue, and which of them changed since they were saved.
+class PolledOffsets:
+    """The offsets after the messages that polls returned, and those that may be committed.
 
     Owner: the event loop of the consumer.
     """
 
-    def __init__(self, saved: Mapping[MessageQueue, int] | None = None) -> None:
-        self._saved = dict(saved or {})
-        self._current = dict(self._saved)
-
-    def get(self, queue: MessageQueue) -> int | None:
-        return self._current.get(queue)
+    def __init__(self) -> None:
+        self._returned: dict[MessageQueue, int] = {}
+        self._allowed: dict[MessageQueue, int] = {}
 
     def put(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a queue; a reset may move it back."""
-        self._current[queue] = offset
+        """Set the offset after the messages that were returned, or after a seek."""
+        self._returned[queue] = offset
 
-    def remove(self, queue: MessageQueue) -> None:
-        self._current.pop(queue, None)
-        self._saved.pop(queue, None)
+    def allow(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Allow these offsets to be committed; by default those of all returned messages."""
+        self._allowed.update(self._returned if offsets is None else offsets)
 
-    def changed(self) -> dict[MessageQueue, int]:
-        """Return the offsets to save; pass those that were saved to `saved`."""
-        saved = self._saved
-        return {
-            queue: offset for queue, offset in self._current.items() if saved.get(queue) != offset
-        }
-
-    def saved(self, offsets: Mapping[MessageQueue, int]) -> None:
-        self._saved.update(offsets)
-
-    def all(self) -> dict[MessageQueue, int]:
-        return dict(self._current)
-
-    def of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        current = self._current
-        return {queue: current[queue] for queue in queues if queue in current}
-
-
-def encode_file(offsets: Mapping[MessageQueue, int]) -> bytes:
-    return encode_queue_offsets(offsets)
-
-
-def decode_file(data: Bytes) -> dict[MessageQueue, int]:
-    """Decode a file of offsets. Raises BodyError if it is invalid."""
-    return decode_queue_offsets(data)
+    def committable(self, assigned: AssignedQueue) -> int | None:
+        """Return the offset to commit for a queue; None to commit nothing."""
+        if assigned.is_released:  # final: if the queue comes back, it starts at the group's offset
+            self._returned.pop(assigned.queue, None)
+            return self._allowed.pop(assigned.queue, None)
+        return self._allowed.get(assigned.queue)

@@ -1,10 +1,17 @@
-"""The message that a consumer delivers to the user."""
+"""Pulled messages, and the form in which a consumer delivers them to the user.
+
+The records of a pull stay together as `PulledRecords` until they are taken. A `RecordSlice` is what
+a call or an iterator takes at once; its messages are in flight. A `ReceivedMessage` is one of them.
+"""
 
 import enum
-from typing import Final, Protocol
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.assigned_queue import AssignedQueue
 from tianzhou.client.core.pulling import Records
 from tianzhou.record import names
 from tianzhou.record.message import MessageView
@@ -151,3 +158,147 @@ def checked_delay_level(level: int) -> int:
             f" or {DEAD} for a dead letter"
         )
     return level
+
+
+Failure: TypeAlias = tuple[ReceivedMessage, int]
+"""A message to redeliver, and its delay level."""
+
+
+def has_failed_for_good(message: ReceivedMessage, delay_level: int, limit: int) -> bool:
+    """Whether a message that failed in ordered consumption becomes a dead letter: because the user
+    chose that, or because it was delivered too often. A negative limit means no limit."""
+    return delay_level == DEAD or 0 <= limit <= message.reconsume_times
+
+
+def described(messages: Sequence[ReceivedMessage]) -> str:
+    """Describe this delivery for human readers of a log."""
+    first = messages[0]
+    others = f" and {len(messages) - 1} more of its batch" if len(messages) > 1 else ""
+    text = (
+        f"message {first.message_id}{others} (topic {first.topic}, queue {first.queue.broker_name}:"
+        f"{first.queue_id}, offset {first.queue_offset}, attempt {first.reconsume_times + 1})"
+    )
+    # Its producer chose the id; it must not inject terminal control sequences or extra log lines.
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def message_facts(group: str, message: ReceivedMessage) -> dict[str, object]:
+    """The same as fields, for programs that parse a log."""
+    return {
+        "group": group,
+        "topic": message.topic,
+        "message_id": message.message_id,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "attempt": message.reconsume_times + 1,
+    }
+
+
+# Records on their way to the user
+
+
+class PulledRecords:
+    """The records of one pull; those from `first` on have not been started."""
+
+    __slots__ = ("assigned", "count", "first", "records", "times")
+
+    def __init__(self, assigned: AssignedQueue, records: Records, times: int = 0) -> None:
+        self.assigned = assigned
+        self.records = records
+        self.first = 0
+        self.count = len(records.starts)
+        self.times = times
+        """How often they were retried in place."""
+
+    @property
+    def left(self) -> int:
+        return self.count - self.first
+
+    def take(self, count_max: int) -> "RecordSlice":
+        """Take the next records; they are in flight from now on."""
+        first = self.first
+        end = min(first + count_max, self.count)
+        self.first = end
+        self.assigned.in_flight += end - first
+        return RecordSlice(self.assigned, self.records, first, end, self.times)
+
+
+class RecordSlice(NamedTuple):
+    """Records in flight: those of one pull from `first` to `end`."""
+
+    assigned: AssignedQueue
+    records: Records
+    first: int
+    end: int
+    times: int
+
+    def messages(self, ack_handle: AckHandle | None = None) -> list[ReceivedMessage]:
+        buffer, queue = self.records.buffer, self.assigned.queue
+        made = [
+            ReceivedMessage(buffer, start, queue, ack_handle)
+            for start in self.records.starts[self.first : self.end]
+        ]
+        if self.times:
+            for message in made:
+                message.local_times = self.times
+        return made
+
+    def as_pulled(self) -> PulledRecords:
+        """Return the records as a pull of their own, of which none has been started."""
+        buffer, starts, offsets, sizes = self.records
+        part = slice(self.first, self.end)
+        rest = Records(buffer, starts[part], offsets[part], sizes[part])
+        return PulledRecords(self.assigned, rest, self.times)
+
+
+def again(assigned: AssignedQueue, message: ReceivedMessage, *, failed: bool) -> PulledRecords:
+    """Wrap a message as pulled records, to deliver it again."""
+    return PulledRecords(assigned, message.as_records(), message.local_times + failed)
+
+
+def take_waiting(assigned: AssignedQueue, count_max: int) -> RecordSlice:
+    """Take the next messages of a queue in ordered consumption; they are in flight from now on."""
+    pulled: PulledRecords = assigned.waiting[0]
+    part = pulled.take(count_max)
+    if pulled.first == pulled.count:
+        assigned.waiting.popleft()
+    return part
+
+
+class FreeQueues:
+    """In ordered consumption: queues that have a waiting message and none in flight, by turns.
+
+    Owner: the event loop of the consumer.
+    """
+
+    def __init__(self) -> None:
+        self._queues: deque[AssignedQueue] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def add(self, assigned: AssignedQueue) -> bool:
+        """Add a queue if its next message may be started; return whether it was added."""
+        is_free = assigned.waiting and not assigned.in_flight and not assigned.is_revoked
+        if not is_free or assigned in self._queues:
+            return False
+        self._queues.append(assigned)
+        return True
+
+    def discard(self, assigned: AssignedQueue) -> None:
+        if assigned in self._queues:
+            self._queues.remove(assigned)
+
+    def take(self, count_max: int, now_s: float) -> RecordSlice | None:
+        """Take the next messages of a queue; None if there is none, or its lock has expired."""
+        for _ in range(len(self._queues)):
+            assigned = self._queues.popleft()
+            if assigned.locked_until <= now_s:
+                self._queues.append(assigned)
+                continue
+            pulled: PulledRecords = assigned.waiting[0]
+            part = pulled.take(count_max)
+            if pulled.first == pulled.count:
+                assigned.waiting.popleft()
+            return part
+        return None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tianzhou.client import errors as errors
     from tianzhou.client.aio.pull_consumer import PullResult as PullResult
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
+    from tianzhou.client.core.assigned_queue import FlowLimits as FlowLimits
     from tianzhou.client.core.offsets import StartPosition as StartPosition
     from tianzhou.client.core.pulling import PullStatus as PullStatus
     from tianzhou.client.core.received import ConsumeResult as ConsumeResult
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tianzhou.client.core.send_request import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
     from tianzhou.client.core.transaction import TransactionState as TransactionState
-    from tianzhou.client.core.window import FlowLimits as FlowLimits
     from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
     from tianzhou.client.options import ProducerOptions as ProducerOptions

@@ -1,145 +1,30 @@
-"""Concurrent delivery: messages to a listener, a bounded number of calls at once.
-
-Coroutine functions run in tasks of the event loop, functions in threads. Neither needs a task or a
-thread for each message: workers take one message after the other. One worker starts; others join
-while messages wait, so a fast listener needs one worker and a slow one gets as many as allowed.
-"""
+"""Threads that call listeners which are functions: concurrently, or in order for each queue."""
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Generic, TypeVar
 
-from tianzhou.client.consume.acknowledger import Acknowledger
 from tianzhou.client.consume.context import ConsumerContext
-from tianzhou.client.consume.listener import Failure, Listener
-from tianzhou.client.consume.ready import PulledRecords, Ready, RecordSlice
+from tianzhou.client.consume.deliveries import Acknowledger, Ready
+from tianzhou.client.consume.listener import InFlight, Listener, overdue
 from tianzhou.client.core.assigned_queue import AssignedQueue
-from tianzhou.client.core.received import AFTER_THE_CALL, ReceivedMessage
-
-TURN: Final = 64
-"""Messages that a worker processes before it yields to the event loop."""
+from tianzhou.client.core.received import (
+    AFTER_THE_CALL,
+    Failure,
+    PulledRecords,
+    ReceivedMessage,
+    RecordSlice,
+)
 
 SPREAD_S: Final = 0.001
 """How long messages wait for a busy thread before another one is woken. With a shorter wait, woken
 threads would often find nothing to do."""
-
-
-class Delivery(Protocol):
-    """How messages get to the user."""
-
-    def start(self) -> None: ...
-    def offer(self, pulled: PulledRecords) -> None: ...
-    def discard(self, assigned: AssignedQueue) -> None:
-        """Drop messages of this queue that are not started."""
-        ...
-
-    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
-        """Return messages in flight since before a monotonic time. Each is returned once."""
-        ...
-
-    async def stop(self) -> None: ...
-
-
-InFlight = dict[int, tuple[float, RecordSlice, list[ReceivedMessage]]]
-"""The messages of each worker and their start times, to find calls that take too long."""
-
-
-def overdue(in_flight: InFlight, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
-    """Remove and return overdue messages; their workers notice when they are done."""
-    late = [worker for worker, (since, _, _) in list(in_flight.items()) if since < before]
-    rows = [row for worker in late if (row := in_flight.pop(worker, None)) is not None]
-    return [(part, message) for _, part, messages in rows for message in messages]
-
-
-class TaskWorkers:
-    """Call a coroutine function in tasks.
-
-    Owner: the event loop.
-    """
-
-    def __init__(
-        self, context: ConsumerContext, listener: Listener, ready: Ready, acknowledger: Acknowledger
-    ) -> None:
-        self._context = context
-        self._concurrency = context.options.concurrency
-        self._listener = listener
-        self._ready = ready
-        self._acknowledger = acknowledger
-        self._in_flight: InFlight = {}
-        self._idle: deque[asyncio.Future[None]] = deque()
-        self._started = 0
-        self._is_spreading = False
-
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    def offer(self, pulled: PulledRecords) -> None:
-        self._ready.put(pulled)
-        self._wake()
-        if not self._is_spreading:
-            self._is_spreading = True
-            self._loop.call_soon(self._spread)
-
-    def _spread(self) -> None:
-        """Start more workers for messages that still wait after the workers had their turn."""
-        self._is_spreading = False
-        for _ in range(min(self._ready.count, self._concurrency)):
-            if not self._wake():
-                return
-
-    def _wake(self) -> bool:
-        while self._idle:
-            waiting = self._idle.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-                return True
-        if self._started < self._concurrency:
-            self._context.tasks.run(self._work(self._started))
-            self._started += 1
-            return True
-        return False
-
-    async def _work(self, number: int) -> None:
-        ready, listener, in_flight = self._ready, self._listener, self._in_flight
-        settle, count_max, turn = self._acknowledger.settle, listener.count_max, 0
-        listener.enter()
-        while True:
-            part = ready.take(count_max)
-            if part is None:
-                waiting = self._loop.create_future()
-                self._idle.append(waiting)
-                await waiting
-                turn = 0
-                continue
-            messages = part.messages(AFTER_THE_CALL)
-            begun = monotonic()
-            in_flight[number] = (begun, part, messages)
-            failures = None
-            try:
-                failures = await listener.call(messages)
-            finally:
-                is_ours = in_flight.pop(number, None) is not None
-                if failures is None:  # cancelled: neither finished nor in flight
-                    ready.settle(part.assigned, part.end - part.first)
-            if is_ours and failures is not None:
-                settle(part, failures, monotonic() - begun)
-            turn += 1
-            if turn >= TURN:
-                turn = 0
-                await asyncio.sleep(0)
-
-    def discard(self, assigned: AssignedQueue) -> None:
-        self._ready.discard(assigned)
-
-    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
-        return overdue(self._in_flight, before)
-
-    async def stop(self) -> None:
-        """Nothing to do: the consumer cancels its tasks."""
 
 
 class _IdleThreads:
@@ -283,3 +168,56 @@ class ThreadWorkers:
         """End waiting threads. A thread whose listener does not return is abandoned."""
         self._is_stopped = True
         self._idle.dismiss(len(self._threads))
+
+
+T = TypeVar("T")
+
+
+class ListenerThreads(Generic[T]):
+    """Threads that call a listener: one for each concurrent call, which the caller limits.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], T], asyncio.Future[T]] | None]
+        self._calls = queue.SimpleQueue()
+        self._busy = 0
+        self._threads: list[threading.Thread] = []
+
+    def run(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        if self._busy == len(self._threads):
+            name = f"orderly-listener-{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._busy += 1
+        ended: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((work, ended))
+        return ended
+
+    def stop(self) -> None:
+        """End idle threads. A thread whose listener does not return is abandoned."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            work, ended = call
+            try:
+                result = work()
+            except BaseException as error:  # the caller that awaits the result gets the exception
+                tell = partial(ended.set_exception, error)
+            else:
+                tell = partial(ended.set_result, result)
+            self._tell(ended, tell)
+
+    def _tell(self, ended: "asyncio.Future[T]", tell: Callable[[], None]) -> None:
+        def report() -> None:
+            self._busy -= 1
+            if not ended.done():  # the caller may have been cancelled
+                tell()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+            self._loop.call_soon_threadsafe(report)
