@@ -7,8 +7,18 @@ import pytest
 from test_core_replicas import group, peer
 from test_core_views import BROKER, DISK, GIB, GROUP, NOW
 
+from tianzhou.admin.doctor.findings import merged, problem
+from tianzhou.broker.observe.findings import Kind
 from tianzhou.client.core.admin_results import BrokerPlace
-from tianzhou.client.core.findings import Finding, Level, findings
+from tianzhou.client.core.findings import (
+    DIFFER,
+    NO_PROGRESS,
+    STUCK,
+    Finding,
+    Level,
+    differing,
+    findings,
+)
 from tianzhou.client.core.views import ClusterView
 from tianzhou.wire.nameserver_bodies import (
     MissingBroker,
@@ -306,3 +316,15 @@ def test_nameserver_that_does_not_answer_is_a_warning() -> None:
     places = (BrokerPlace("c", "a", {0: MASTER}),)
     (warning,) = findings(ClusterView(places, {MASTER: BROKER}, silent={"ns2": "refused"}), NOW)
     assert (warning.level, warning.about, warning.name) == (Level.WARNING, "NameServer", "ns2")
+
+
+def test_kinds_of_groups_are_those_of_the_watchdog() -> None:
+    assert NO_PROGRESS - {STUCK} == {kind.value for kind in Kind} - {DIFFER}
+    assert Kind.SUBSCRIPTIONS_DIFFER.value == DIFFER
+
+
+def test_doctor_keeps_only_the_longer_sentence_about_subscriptions() -> None:
+    short, long = differing("g"), differing("g", "a: orders (TAG *); b: nothing")
+    (finding,) = merged(problem("group g", one.said, one.remedy) for one in (short, long))
+    assert (finding.said, finding.fix) == (long.said, long.remedy)
+    assert finding.said.endswith(": a: orders (TAG *); b: nothing")

@@ -22,8 +22,6 @@ Subscriptions = Mapping[str, str]
 STUCK_S: Final = 120.0
 """A queue whose offset moved more recently is slow, not stuck; the same as the watchdog's
 default."""
-_STANDING: Final = frozenset({"unowned", "not_pulled", "blocked", "frozen", "stuck"})
-"""Findings of brokers about stuck groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +139,7 @@ def group_findings(
     found = [from_view(seen, is_problem=asked.is_named)] if seen else []
     found += _membership(now, asked, kinds)
     found += _reading(before, now, kinds)
-    if not kinds & _STANDING:
+    if not kinds & core.NO_PROGRESS:
         found += _standing(before, now, asked)
     yield from found
     if not found:
@@ -151,16 +149,16 @@ def group_findings(
 
 def _membership(now: Look, asked: Asked, kinds: frozenset[str]) -> Iterable[Finding]:
     about, show = f"group {now.name}", f"tianzhou group show {now.name}"
-    if not now.is_enabled and "switched_off" not in kinds:
-        said = "it is disabled: brokers deliver nothing to it"
-        yield problem(about, said, f"tianzhou group update {now.name} --consume")
+    off = core.disabled(now.name, now.lag)
+    if not now.is_enabled and off.kind not in kinds:
+        yield problem(about, off.said, off.remedy)
     if now.connected is None:
         # A job that commits offsets without joining the group is not a problem; brokers know the
         # difference.
         if asked.is_named or (now.lag and not now.has_view):
-            said = f"none of its consumers is connected; {now.lag:,} messages wait"
+            alone = core.without_consumers(now.name, now.lag)
             level = problem if asked.is_named else warning
-            yield level(about, said, f"start a consumer; then: {show}")
+            yield level(about, alone.said, alone.remedy)
         return
     if asked.topic is not None and asked.topic not in now.queues:
         wanted = ", ".join(now.queues) or "nothing"
@@ -170,8 +168,6 @@ def _membership(now: Look, asked: Asked, kinds: frozenset[str]) -> Iterable[Find
 
 
 def _differences(now: Look) -> Iterable[Finding]:
-    """Members with different subscriptions each receive only a part of the messages."""
-    about = f"group {now.name}"
     kinds: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for client, wanted in now.subscriptions.items():
         kinds.setdefault(tuple(sorted(wanted.items())), []).append(client)
@@ -180,9 +176,8 @@ def _differences(now: Look) -> Iterable[Finding]:
             f"{', '.join(clients)}: {', '.join(f'{t} ({e})' for t, e in wanted) or 'nothing'}"
             for wanted, clients in kinds.items()
         )
-        said = f"its members have different subscriptions, so messages get lost: {told}"
-        fix = "use the same subscription for all, or another group for some; then: "
-        yield problem(about, said, f"{fix}tianzhou group show {now.name}")
+        found = core.differing(now.name, told)
+        yield problem(f"group {now.name}", found.said, found.remedy)
 
 
 def _reading(before: Look, now: Look, kinds: frozenset[str]) -> Iterable[Finding]:
@@ -198,7 +193,7 @@ def _reading(before: Look, now: Look, kinds: frozenset[str]) -> Iterable[Finding
             yield warning(about, said, fix)
         # Twice, because queues may be on their way from one member to another.
         alone = [q for q in queues if q not in now.owners and q not in before.owners]
-        if alone and before.connected is not None and "unowned" not in kinds:
+        if alone and before.connected is not None and core.UNOWNED not in kinds:
             said = f"no member consumes {_named(alone)} of {topic}"
             fix = "restart the consumers; all need the same subscription"
             yield problem(about, said, f"{fix}: tianzhou group show {now.name}")

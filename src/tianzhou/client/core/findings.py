@@ -4,7 +4,8 @@
 only adds findings that need probing or a second sample. Problems that a broker detects itself are
 its alarms, which `/metrics` and `tianzhou broker status` show too.
 
-There is at most one finding for each group, however many of its queues are stuck.
+There is at most one finding for each group, however many of its queues are stuck. Sentences that
+both this module and the doctor's probes may find are defined once, here: see `Sentence`.
 """
 
 import enum
@@ -43,7 +44,11 @@ LISTED_MAX: Final = 5
 DRAINING: Final = "draining"
 """The kind of the alarm of a broker that is being drained."""
 DIFFER: Final = "subscriptions_differ"
-"""The kind of the watchdog's event."""
+UNOWNED: Final = "unowned"
+"""Kinds of the watchdog's events."""
+STUCK: Final = "stuck"
+NO_PROGRESS: Final = frozenset({UNOWNED, "not_pulled", "blocked", "frozen", STUCK})
+"""Kinds of findings about queues that a group does not consume."""
 
 
 class Level(enum.Enum):
@@ -311,11 +316,37 @@ def _group_findings(view: ClusterView, now_ms: int) -> Iterator[Finding]:
     yield from _left_out(broker_views, now_ms)
 
 
-class _Sentence(NamedTuple):
+class Sentence(NamedTuple):
+    """A sentence of a finding about a group. The doctor leaves out a sentence that another one
+    repeats, or starts with."""
+
     kind: str
     said: str
     remedy: str
     is_problem: bool = True
+
+
+def disabled(group: str, lag: int) -> Sentence:
+    said = f"it is disabled: brokers deliver nothing to it; {lag:,} messages wait"
+    remedy = f"tianzhou group update {group} --consume"
+    return Sentence("switched_off", said, remedy, is_problem=False)
+
+
+def without_consumers(group: str, lag: int) -> Sentence:
+    said = f"none of its consumers is connected; {lag:,} messages wait"
+    remedy = f"start a consumer; then: tianzhou group show {group}"
+    return Sentence("no_consumers", said, remedy, is_problem=False)
+
+
+def differing(group: str, members: str = "") -> Sentence:
+    """Members with different subscriptions each receive only a part of the messages. `members`
+    lists their subscriptions, if they are known."""
+    said = "its members have different subscriptions, so messages get lost"
+    remedy = (
+        "use the same subscription in all members, or another group for some: "
+        f"tianzhou group show {group}"
+    )
+    return Sentence(DIFFER, f"{said}: {members}" if members else said, remedy)
 
 
 def _group_finding(
@@ -339,37 +370,31 @@ def _group_finding(
     )
 
 
-def _event_sentences(events: list[Event]) -> Iterator[_Sentence]:
+def _event_sentences(events: list[Event]) -> Iterator[Sentence]:
     """One sentence for each kind: twenty queues stuck in the same way are one problem."""
     alike: dict[str, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.since_ms):
         alike.setdefault(event.kind, []).append(event)
     for kind, (first, *more) in alike.items():
         others = f"; and {len(more)} more {_queues_word(len(more))}" if more else ""
-        yield _Sentence(kind, first.said + others, first.remedy)
+        yield Sentence(kind, first.said + others, first.remedy)
 
 
-def _row_sentences(row: GroupRow, reported: set[str]) -> Iterator[_Sentence]:
+def _row_sentences(row: GroupRow, reported: set[str]) -> Iterator[Sentence]:
     """Findings that the watchdog had no room to report, or has not observed for long enough."""
-    show = f"tianzhou group show {row.name}"
     if row.stuck and not reported:
         said = f"{row.stuck} {_queues_word(row.stuck)} are stuck; {row.lag:,} messages wait"
-        yield _Sentence("stuck", said, show)
+        yield Sentence(STUCK, said, f"tianzhou group show {row.name}")
     if not row.is_consistent and DIFFER not in reported:
-        said = "its members have different subscriptions, so messages get lost"
-        yield _Sentence(DIFFER, said, f"use one subscription for all members: {show}")
+        yield differing(row.name)
 
 
-def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[_Sentence]:
+def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[Sentence]:
     """Groups that the watchdog does not check: disabled ones, and those without members."""
     if not row.enabled:
-        said = f"it is disabled: brokers deliver nothing to it; {row.lag:,} messages wait"
-        remedy = f"tianzhou group update {row.name} --consume"
-        yield _Sentence("switched_off", said, remedy, is_problem=False)
+        yield disabled(row.name, row.lag)
     elif row.lag and not row.members and not is_job(row, now_ms):
-        said = f"none of its consumers is connected; {row.lag:,} messages wait"
-        remedy = f"start a consumer; then: tianzhou group show {row.name}"
-        yield _Sentence("no_consumers", said, remedy, is_problem=False)
+        yield without_consumers(row.name, row.lag)
 
 
 def _left_out(broker_views: Iterable[BrokerView], now_ms: int) -> Iterator[Finding]:
