@@ -85,17 +85,13 @@ def test_assigned_queue_finish_reports_room_once() -> None:
     assert (calls, assigned.finished_at) == ([1], 8.0)
 
 
-def test_assigned_queue_settle_reports_idle_once() -> None:
+def test_assigned_queue_reports_idle_once() -> None:
     assigned = assigned_queue()
-    assigned.in_flight = 2
     calls: list[int] = []
     assigned.on_idle = lambda: calls.append(1)
-    assert not assigned.settle(1)
-    assert assigned.settle(1)
     assigned.report_idle()
     assigned.report_idle()
     assert calls == [1]
-    assert not assigned.settle(0), "no task waits for it"
 
 
 def test_committable_is_that_of_the_window() -> None:

@@ -81,8 +81,9 @@ class Ready:
     def settle(self, assigned: AssignedQueue, count: int = 1) -> None:
         """Count messages as no longer in flight. Call it in the event loop only."""
         with self._lock:
-            is_idle = assigned.settle(count)
-        if is_idle:
+            assigned.in_flight -= count
+            is_idle = not assigned.in_flight
+        if is_idle and assigned.on_idle is not None:
             assigned.report_idle()
 
     def discard(self, assigned: AssignedQueue) -> None:

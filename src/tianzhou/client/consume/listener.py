@@ -93,7 +93,8 @@ class Listener:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
             return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
-        return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
+        failures = self._judged(messages, result)
+        return failures if began is None else self._ended(began, failures, ContextCode.FAILED)
 
     def call_here(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """Call a function in this thread; return the failed messages."""
@@ -102,11 +103,13 @@ class Listener:
             result = self._function(messages if self.is_batch else messages[0])
         except (Exception, asyncio.CancelledError) as error:  # threads have no cancellation
             return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
-        return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
+        failures = self._judged(messages, result)
+        return failures if began is None else self._ended(began, failures, ContextCode.FAILED)
 
     def _ended(
         self, began: Consumption | None, failures: Sequence[Failure], code: ContextCode
     ) -> Sequence[Failure]:
+        """Trace the end of a call; return its failures."""
         if began is not None and self.trace is not None:
             self.trace.ended(began, code if failures else ContextCode.SUCCESS)
         return failures

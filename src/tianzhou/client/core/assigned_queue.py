@@ -326,11 +326,6 @@ class AssignedQueue:
             on_room()
         return count
 
-    def settle(self, count: int) -> bool:
-        """Count messages as no longer in flight; return whether `report_idle` is due."""
-        self.in_flight -= count
-        return not self.in_flight and self.on_idle is not None
-
     def report_idle(self) -> None:
         """Call `on_idle`, if it is set: no message is in flight any more."""
         if self.on_idle is not None:
