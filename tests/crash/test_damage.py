@@ -248,7 +248,7 @@ def test_flipped_bit_of_a_served_record_is_detected_by_readers(stopped: Known, p
         known.write_log(victim.offset, bytes(damaged))
         store = open_store(known.root)
         reported.clear()
-        store.on_damage = reported.append
+        store.damage.on_damage = reported.append
         assert readable(store) == wanted, bit
         assert readable(store) == wanted, bit
         with store.record_at(victim.offset) as found:
@@ -265,7 +265,7 @@ def test_flipped_bit_of_a_recent_record_is_detected_by_readers(stopped: Known, p
     check_whole(store, known.placed)
     victim, reported = known.placed[-3], list[int]()
     known.write_log(victim.end - 40, bytes([known.read_log(victim.end - 40, 1)[0] ^ 1]))
-    store.on_damage = reported.append
+    store.damage.on_damage = reported.append
     assert readable(store) == set(known.placed) - {victim}
     assert reported == [victim.offset]
     store.close()

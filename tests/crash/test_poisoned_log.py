@@ -136,7 +136,7 @@ def test_slave_replicates_a_poisoned_log_and_serves_the_rest(tmp_path: Path, sys
     assert segment is not None
     slave = open_store(tmp_path / "slave")
     reported: list[int] = []
-    slave.on_malformed = lambda record: reported.append(record.offset)
+    slave.damage.on_malformed = lambda record: reported.append(record.offset)
     data = (tmp_path / "master/commitlog/00000000000000000000").read_bytes()[: master.log.end]
     assert slave.append_raw(PhysicalOffset(0), data) == master.log.end
     slave.dispatch_all()

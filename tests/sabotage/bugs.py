@@ -10,7 +10,9 @@ _QUEUE: Final = "tianzhou.store.consume_queue:ConsumeQueue."
 _FLUSH: Final = "tianzhou.store.flush:Flusher."
 _LOG: Final = "tianzhou.store.commit_log:CommitLog."
 _INDEX: Final = "tianzhou.store.index_file:IndexFile."
-_WORK: Final = "tianzhou.store.queue_work:QueueWork."
+_WORK: Final = "tianzhou.store.upkeep:QueueWork."
+_UPKEEP: Final = "tianzhou.store.upkeep:Upkeep."
+_OPENING: Final = "tianzhou.store.opening:"
 
 _SYNC_LOG: Final = "self._log.sync(self.flushed, end)"
 _MARK: Final = """marked = replace(self._checkpoint.current, flushed=end, log_timestamp=timestamp)
@@ -61,10 +63,10 @@ ORDER: Final = (
          (_STORE + "_visible_limit",
           "limit = self._flusher.flushed if", "limit = self.log.end if"), seed=1),
     _bug("messages expire before their ranks are saved", "images",
-         (_STORE + "clean",
+         (_UPKEEP + "clean",
           "        self.checkpoint(whole=wait)\n        self._wait_saved(wait)\n    removed",
           "        pass\n    removed"),
-         (_STORE + "_remove_expired", "current.derived, current.log_begin", "current.log_begin"),
+         (_UPKEEP + "_remove_expired", "current.derived, current.log_begin", "current.log_begin"),
          seed=14),
     _bug("old checkpoint believed during a rebuild", "images",
          ("tianzhou.store.checkpoint:CheckpointFile.distrust", "if self.current.exact:",
@@ -77,7 +79,7 @@ RECOVERY: Final = (
     _bug("quarantine skipped", "images",
          (_RECOVERY + "_settle", "_quarantine(parts, halt.offset)", "'quarantine/none'")),
     _bug("files of deleted topics not removed after a crash", "images",
-         ("tianzhou.store.opening:make_parts", "queues.remove_set_aside()", "pass")),
+         (_OPENING + "make_parts", "queues.remove_set_aside()", "pass")),
     _bug("index not cut", "images",
          (_RECOVERY + "_load_derived", "_cut_index(parts)", "pass")),
     _bug("slots of the index not written", "images",
@@ -87,15 +89,15 @@ RECOVERY: Final = (
     _bug("queue cut only in memory", "images",
          (_QUEUE + "truncate", "file.truncate((end - last) * UNIT_BYTES)", "pass")),
     _bug("offsets not clamped", "images",
-         (_STORE + "_open", "self.tables.set_back(beyond)", "pass"), seed=22),
+         (_OPENING + "open_parts", "tables.set_back(beyond)", "pass"), seed=22),
     _bug("records without checksum always taken", "images",
          (_RECOVERY + "_checked", "if not parts.checkpoint.exact:\n        return None",
           "return NOWHERE"), seed=4),
     _bug("new life of a topic skipped", "images",
          (_QUEUE + "append", "self._begin_again()", "pass")),
     _bug("unsynced bytes not written again", "dropped pages",
-         (_STORE + "_open", "recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))",
-          "pass")),
+         (_OPENING + "_started_flusher",
+          "recovery.rewrite_unsynced(parts.log, PhysicalOffset(found.flushed))", "pass")),
 )  # fmt: skip
 
 RECORDS: Final = (
@@ -116,7 +118,7 @@ RECORDS: Final = (
          (_QUEUE + "read", "(start - file_start) * UNIT_BYTES",
           "(start - file_start + 1) * UNIT_BYTES")),
     _bug("ranks with a gap after a restart", "images",
-         ("tianzhou.store.replica_log:ReplicaStore.begin_writing", "int(queue.end)",
+         (_STORE + "begin_writing", "int(queue.end)",
           "int(queue.end) + 1")),
     _bug("dispatch ends at invisible messages", "images",
          (_STORE + "dispatch", "if runs or dispatcher.position == before:", "if True:")),
@@ -134,7 +136,7 @@ FAULTS: Final = (
          (_FLUSH + "flush", _SYNC_LOG,
           f"try:\n            {_SYNC_LOG}\n        except OSError:\n            {_SYNC_LOG}")),
     _bug("no fence after a failed write", "faults",
-         (_STORE + "append", 'raise self._fence("writing the commit log", error) from error',
+         (_STORE + "append", 'raise fence.fenced("writing the commit log", error) from error',
           "spans = []")),
     _bug("full disk taken for a broken one", "faults",
          (_LOG + "_refused", "if not is_shortage(error):", "if True:")),
@@ -173,7 +175,7 @@ HOSTILE: Final = (
     _bug(
         "malformed record not reported",
         "hostile",
-        (_STORE + "dispatch", "self._note_damage()", "pass"),
+        (_STORE + "dispatch", "self.damage.skipped(dispatcher)", "pass"),
     ),
     _bug(
         "tries counted beyond an int",
@@ -219,20 +221,20 @@ HOSTILE: Final = (
     ),
 )
 
-_START: Final = "tianzhou.store.start_report:StartReport."
+_START: Final = "tianzhou.store.opening:StartReport."
 _INCIDENTS: Final = "tianzhou.store.incidents:Incidents."
 
 _WRITE: Final = "make_lasting_dirs(files, paths.root); files.create(f'{paths.root}/{now_ms}', 0)"
 
 LOSSES: Final = (
     _bug("log that ends early opened silently", "losses",
-         ("tianzhou.store.opening:take",
+         (_OPENING + "take",
           "if shortfall is not None and not (lenient or shortfall.may_open(config)):",
           "if False:")),
     _bug("missing log taken for a new store", "losses",
          ("tianzhou.store.preflight:_check_new", "if not evidence:", "if True:")),
     _bug("directory written to before it is examined", "losses",
-         ("tianzhou.store.opening:take", "shortfall = preflight.examine(",
+         (_OPENING + "take", "shortfall = preflight.examine(",
           f"{_WRITE}\n    shortfall = preflight.examine(")),
     _bug("offsets of lost messages used again", "losses",
          (_RECOVERY + "keep_ends", "if end > (queue.end if queue else 0):", "if False:")),
@@ -241,11 +243,11 @@ LOSSES: Final = (
     _bug("ends of queues kept in memory alone", "losses",
          (_INCIDENTS + "_save", "self._table.save(changed)", "pass")),
     _bug("accepted loss not reported", "losses",
-         (_STORE + "_open", "report.log_ended_early(shortfall)", "pass")),
+         (_OPENING + "open_parts", "report.log_ended_early(shortfall)", "pass")),
     _bug("log that starts late opened silently", "losses",
-         (_STORE + "_open", "report.log_begins_late(late)", "pass")),
+         (_OPENING + "open_parts", "report.log_begins_late(late)", "pass")),
     _bug("expired files removed without a record", "images",
-         (_STORE + "_remove_expired", "current.log_begin)", "self._flusher._begin_wanted)"),
+         (_UPKEEP + "_remove_expired", "current.log_begin)", "self._flusher._begin_wanted)"),
          (_FLUSH + "_save_begin", "self._checkpoint.write(marked, sync=True)", "pass")),
     _bug("quarantine not reported", "images",
          (_START + "recovered", "for name in set_aside:", "for name in ():")),

@@ -176,7 +176,7 @@ SETTINGS: Final = (
     _bug(
         "deletion removes queues that continue after it",
         "test_removal:test_delete_topic_before_a_place_keeps_queues_that_go_on_behind_it",
-        ("tianzhou.store.removal:Removals.delete", "before=before", "before=None"),
+        ("tianzhou.store.upkeep:Removals.delete", "before=before", "before=None"),
     ),
     _bug(
         "files of a deleted topic left behind by a crash",

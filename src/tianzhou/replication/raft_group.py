@@ -200,8 +200,8 @@ class RaftGroup:
         self._committed = self._applied = self.storage.end_of(saved.commit)
         self.applied = saved.commit
         self._met: tuple[Members, frozenset[NodeId]] | None = None
-        self.store.visible_bound = lambda: self._applied
-        self.store.on_expired = self._trim
+        self.store.limit_visible(lambda: self._applied)
+        self.store.when_expired(self._trim)
 
     async def start(self) -> None:
         host, _, port = self._peers_given[self.node.id].rpartition(":")

@@ -5,7 +5,7 @@ limit, because a message must not be visible before it is as durable as configur
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import Bytes, PhysicalOffset
@@ -60,6 +60,9 @@ class Dispatcher:
         self._delays_ms = delays_ms
         self.derivation: Derivation | None = None
         """Earlier delay levels and deleted topics; None means the levels above and no deletions."""
+        self.visible_bound: Callable[[], PhysicalOffset] | None = None
+        """Nothing beyond this offset becomes visible, even if it is durable. Set by
+        replication."""
         self.position = log.min_offset
         self.anchor = PhysicalOffset(0)
         """Start of the last record before `position`."""

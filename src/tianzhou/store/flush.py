@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -19,8 +19,8 @@ from tianzhou.base.probe import Histogram
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import PAGE, StoreConfig
-from tianzhou.store.descriptors import is_shortage, is_unopened
-from tianzhou.store.errors import DiskFull, StoreFenced
+from tianzhou.store.descriptors import is_shortage, is_unopened, shortage_text
+from tianzhou.store.errors import DiskFull, StoreClosed, StoreDamaged, StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 
@@ -62,8 +62,8 @@ class Flusher:
         self.errands: deque[Callable[[], None]] = deque()
         """Work on files that the writer does not wait for, in order. The log is flushed before
         each, and no checkpoint is written before all are done. The writer only appends."""
-        self.wake: Callable[[], None] | None = None
-        """Notifies the flush thread, if there is one, of errands."""
+        self.thread: FlushThread | None = None
+        """The thread that runs this, if there is one."""
         self.times = Histogram()
         """How long syncs of the log took; only those of the flush thread are measured."""
 
@@ -168,8 +168,8 @@ class Flusher:
     def begin_errands(self) -> None:
         """Let the flush thread run the queued errands. Without one they run now; raises StoreFenced
         or DiskFull if they cannot."""
-        if self.wake is not None:
-            self.wake()
+        if self.thread is not None:
+            self.thread.wake_for_errands()
         elif not self.run_errands():
             raise self.error or DiskFull(
                 f"{len(self.errands)} changes of files wait for room on the disk; free some space"
@@ -250,6 +250,49 @@ class Flusher:
         self.error.__cause__ = error
 
 
+class Fence:
+    """Whether a store accepts writes: after an error that is final it never does again, and while
+    space or memory is short it refuses them.
+
+    Owner: the store's writer.
+    """
+
+    def __init__(self, root: str, flusher: Flusher) -> None:
+        self._root = root
+        self._flusher = flusher
+        self.is_closed = False
+        self.refusal = ""
+        """Why appends are currently refused; empty if they are not."""
+
+    def raise_if_broken(self) -> None:
+        """Raise StoreFenced after an error that is final, and StoreClosed after the end."""
+        if self._flusher.error is not None:
+            raise self._flusher.error
+        if self.is_closed:
+            raise StoreClosed(f"the store in {self._root} is closed")
+
+    @contextlib.contextmanager
+    def guard(self, what: str, *, final: bool = False) -> Generator[None]:
+        """Translate errors. A lack of space or memory only refuses writes, unless the error is
+        final."""
+        try:
+            yield
+        except (OSError, MemoryError, StoreDamaged) as error:
+            if final or isinstance(error, StoreDamaged) or not is_shortage(error):
+                raise self.fenced(what, error) from error
+            self.refusal = f"{what} failed in {self._root}: {shortage_text(error)}"
+            raise DiskFull(self.refusal) from error
+
+    def fenced(self, what: str, error: Exception) -> StoreFenced:
+        """Accept no more writes after this error; returns what to raise."""
+        fenced = StoreFenced(
+            f"{what} failed: {str(error) or 'out of memory'}; the store accepts no more writes; "
+            "check the disk and restart"
+        )
+        self._flusher.error = fenced
+        return fenced
+
+
 def _sync(files: Files, path: str) -> None:
     """Sync with a separate handle: the writer may close its own at any time, or remove the file."""
     try:
@@ -312,7 +355,7 @@ class FlushThread:
         self._has_errands = False
         self._stopping = False
         self._last_flush_s = clock.monotonic_s()
-        flusher.wake = self._wake_for_errands
+        flusher.thread = self
         self._thread = threading.Thread(target=self._run, name="tianzhou-flush", daemon=True)
         self._thread.start()
 
@@ -330,7 +373,8 @@ class FlushThread:
             self._saving = made
             self._wake.notify_all()
 
-    def _wake_for_errands(self) -> None:
+    def wake_for_errands(self) -> None:
+        """Let the thread run the errands of its flusher."""
         with self._wake:
             self._has_errands = True
             self._wake.notify_all()
@@ -361,7 +405,7 @@ class FlushThread:
             self._wake.notify_all()
         self._thread.join(_STOP_S)
         assert not self._thread.is_alive(), "the disk does not respond; the flush thread hangs"
-        self._flusher.wake = None
+        self._flusher.thread = None
         return self._saving
 
     def _run(self) -> None:

@@ -93,10 +93,6 @@ class ReplicaLog(Protocol):
     """Receives the bytes of another log, and truncates what a new master does not have."""
 
     log: CommitLog
-    visible_bound: Callable[[], PhysicalOffset] | None
-    """No record beyond this offset becomes visible to consumers."""
-    on_expired: Callable[[], None]
-    """Called when files of the log were deleted."""
 
     @property
     def flushed(self) -> PhysicalOffset:
@@ -130,6 +126,14 @@ class ReplicaLog(Protocol):
 
     def stop_writing(self) -> None:
         """Accept no messages until `begin_writing`, as a replica does."""
+        ...
+
+    def limit_visible(self, bound: Callable[[], PhysicalOffset] | None) -> None:
+        """Keep records beyond this offset invisible to consumers; None: no limit."""
+        ...
+
+    def when_expired(self, call: Callable[[], None]) -> None:
+        """Call this when files of the log were deleted."""
         ...
 
     def dispatch_all(self) -> None:

@@ -1,7 +1,4 @@
-"""The replication part of a store: append replicated bytes, and truncate.
-
-The log of a replica accepts no messages, because the master assigns their queue offsets;
-`begin_writing` and `stop_writing` change that.
+"""Replicated bytes: which of them may be appended, and how a store is truncated.
 
 A replicated log arrives in parts that may end anywhere. A log always ends after a record, so that a
 start can detect a torn one: only complete and intact records are appended, and the receiver keeps
@@ -12,26 +9,19 @@ log that ends at the offset, or an intact one that is not truncated yet; never o
 is missing. In the second case the caller truncates again after the restart.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import NamedTuple
 
-from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey
+from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.record.layout import SIZE_AND_MAGIC
 from tianzhou.record.walk import Stop, first_unsound, walk
-from tianzhou.store import recovery
-from tianzhou.store.checkpoint import NO_QUEUES, UNKNOWN, CheckpointFile
+from tianzhou.store.checkpoint import NO_QUEUES, UNKNOWN
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.derive import last_store_time
-from tianzhou.store.errors import DiskFull, RawRefused, StoreDamaged, StoreFenced
+from tianzhou.store.errors import RawRefused, StoreDamaged
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.recovery import Parts
 from tianzhou.store.scan import has_checksum, read_slice, store_time_at
-from tianzhou.store.store_reader import StoreReader
 
 
 class Whole(NamedTuple):
@@ -92,143 +82,6 @@ def _refuse_wrong_end(data: Bytes, at: int, offset: int, *, is_file_end: bool, s
     is_wrong = stop is Stop.DAMAGED or (stop is Stop.END and left >= SIZE_AND_MAGIC.size)
     if is_wrong or (left and is_file_end):
         raise RawRefused(f"no record starts at offset {offset + at} ({stop.name.lower()})")
-
-
-class ReplicaStore(StoreReader, ABC):
-    """Owner: the store's writer."""
-
-    config: StoreConfig
-    _checkpoint: CheckpointFile
-    _flusher: Flusher
-    _thread: FlushThread | None
-    _parts: recovery.Parts
-    _next_offsets: dict[QueueKey, int] | None
-    """Queue offsets of the next messages; None on a replica."""
-
-    _refusal: str
-
-    @property
-    def refusal(self) -> str:
-        """Why appends are currently refused; empty if they are not."""
-        return self._refusal
-
-    def _refuse(self, reason: str) -> None:
-        self._refusal = reason
-
-    @abstractmethod
-    def start(self, on_progress: Callable[[], None] = lambda: None) -> None: ...
-    @abstractmethod
-    def _raise_if_broken(self) -> None: ...
-    @abstractmethod
-    def _guard(self, what: str, *, final: bool = False) -> AbstractContextManager[None]: ...
-    @abstractmethod
-    def _fence(self, what: str, error: Exception) -> StoreFenced: ...
-    @abstractmethod
-    def _derivations(self) -> Derivations: ...
-
-    def append_raw(self, offset: PhysicalOffset, data: Bytes) -> PhysicalOffset:
-        """Append bytes of another log unchanged, including blank records and ends of files; returns
-        the new end.
-
-        Only complete and intact records are appended. If the new end is before the end of the
-        bytes, the rest is an incomplete record: pass it again, with the bytes that follow. An empty
-        log starts at the offset of the first bytes, if that is the start of a file. `dispatch`
-        updates queues and index, as far as `visible_bound` allows; queue offsets are those in the
-        records. Raises RawRefused, DiskFull, StoreFenced or StoreClosed.
-        """
-        self._raise_if_broken()
-        log = self.log
-        if offset != log.end:
-            if log.end != log.min_offset or offset % log.file_bytes:
-                raise RawRefused(f"the log ends at {log.end}; bytes for {offset} do not fit")
-            self.begin_again(offset)
-        found = whole(memoryview(data), offset=offset, file_bytes=log.file_bytes)
-        self._next_offsets = None
-        if not found.is_checked:
-            self._checkpoint.admit_unchecked()
-        try:
-            log.append_raw(memoryview(data)[: found.size], timestamp=found.timestamp)
-        except OSError as error:
-            raise self._fence("writing the commit log", error) from error
-        if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
-            self._thread.ask()
-        return log.end
-
-    def append_between(self, data: Bytes, *, timestamp: int) -> None:
-        """Append bytes that are in no queue, between messages: a blank record, or records of
-        replication itself. Raises DiskFull, StoreFenced or StoreClosed."""
-        self._raise_if_broken()
-        try:
-            self.log.append_raw(data, timestamp=timestamp)
-        except OSError as error:
-            raise self._fence("writing the commit log", error) from error
-        if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
-            self._thread.ask()
-
-    def truncate(self, offset: PhysicalOffset) -> None:
-        """Truncate log, queues, index and checkpoint at `offset`, durably. It must be the end of a
-        record or of a file; the caller ensures that nothing after it was confirmed. Raises
-        RawRefused without changing anything."""
-        self._rewind("truncating the log", lambda: rewind(self._parts, offset))
-
-    def begin_again(self, offset: PhysicalOffset) -> None:
-        """Discard everything and continue with an empty log that starts at `offset`, a multiple of
-        the file size: the other log no longer has what lies between."""
-        self._rewind("restarting with an empty log", lambda: begin_again(self._parts, offset))
-
-    def _rewind(self, what: str, step: Callable[[], None]) -> None:
-        self._raise_if_broken()
-        on_progress = self._stop_thread()
-        try:
-            with self._guard(what, final=True):
-                step()
-            self.derivation.cut(self.log.end)
-            self._next_offsets = None
-            self._flusher.restart(
-                self._checkpoint.current.flushed, checked=self._checkpoint.current.checked
-            )
-            self._flusher.save(self._derivations())
-        finally:
-            if on_progress is not None:
-                self.start(on_progress)
-
-    def _stop_thread(self) -> Callable[[], None] | None:
-        """Stop syncing in the background; returns the callback for the next thread."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return None
-        unsaved = thread.stop()
-        if unsaved is not None:
-            self.queues.cache.mark_dirty(unsaved.files, unsaved.directories)
-        return thread.on_progress
-
-    def begin_writing(self) -> None:
-        """Accept messages from now on: queue offsets continue where the queues end. The log
-        must be dispatched to its end; see `dispatch_all` and `visible_bound`. Raises DiskFull if
-        there was no room for that."""
-        if self.dispatcher.position < self.log.end and self.refusal:
-            raise DiskFull(self.refusal)
-        assert self.dispatcher.position == self.log.end, (
-            f"the log ends at {self.log.end}, and is dispatched up to {self.dispatcher.position}"
-        )
-        self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
-
-    def stop_writing(self) -> None:
-        """Reject messages until `begin_writing`."""
-        self._next_offsets = None
-
-    def _forget_offsets(self, topic: str) -> None:
-        """Restart the queues of a deleted topic at 0, unless they exist."""
-        if self._next_offsets is not None:
-            kept = {queue.key for queue in self.queues.of_topic(topic)}
-            for key in [key for key in self._next_offsets if key.topic == topic]:
-                if key not in kept:
-                    del self._next_offsets[key]
-
-    def assigned_end(self, key: QueueKey) -> int:
-        """Return the queue offset of the next message; earlier ones may not be visible yet."""
-        assigned = self._next_offsets.get(key, 0) if self._next_offsets is not None else 0
-        return max(assigned, self.max_offset(key))
 
 
 def rewind(parts: Parts, offset: PhysicalOffset) -> None:

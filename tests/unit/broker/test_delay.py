@@ -209,10 +209,10 @@ def test_delay_of_a_level_that_was_shortened_uses_the_new_delay() -> None:
 def test_delay_with_a_full_disk_delivers_when_there_is_room() -> None:
     broker = SmallBroker()
     send(broker, b"a", 1)
-    broker.store._refuse("full")
+    broker.store._fence.refusal = "full"
     broker.run(seconds=3)
     assert delivered(broker) == []
-    broker.store._refuse("")
+    broker.store._fence.refusal = ""
     broker.run(seconds=0.2)
     assert delivered(broker) == [b"a"]
 

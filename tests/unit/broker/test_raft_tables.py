@@ -214,13 +214,13 @@ def test_leader_keeps_the_queues_of_a_topic_until_its_deletion_is_committed(
 ) -> None:
     make_orders(leader)
     committed = leader.store.log.end
-    leader.store.visible_bound = lambda: committed
+    leader.store.limit_visible(lambda: committed)
     delete(leader, "orders")
     leader.metadata.tick()
     assert leader.store.max_offset(queue_key("orders", 0)) == 5
     with pytest.raises(RequestRejected, match="is being deleted"):
         leader.topics.put(TopicConfig(topic_name="orders"))
-    leader.store.visible_bound = None
+    leader.store.limit_visible(None)
     leader.store.dispatch_all()
     leader.metadata.tick()
     assert leader.store.max_offset(queue_key("orders", 0)) == 0
@@ -234,7 +234,7 @@ def test_deposed_leader_keeps_messages_of_an_uncommitted_topic_deletion(
     make_orders(leader)
     successor = follower_of(leader, tmp_path / "successor")
     committed = leader.store.log.end
-    leader.store.visible_bound = lambda: committed
+    leader.store.limit_visible(lambda: committed)
     delete(leader, "orders")
     leader.metadata.follow()
     leader.store.stop_writing()
@@ -243,7 +243,7 @@ def test_deposed_leader_keeps_messages_of_an_uncommitted_topic_deletion(
     successor.lead()
     log = successor.store.log
     data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[committed : log.end]
-    leader.store.visible_bound = None
+    leader.store.limit_visible(None)
     leader.store.append_raw(committed, data)
     leader.store.dispatch_all()
     leader.metadata.tick()

@@ -121,7 +121,7 @@ def test_reply_that_cannot_be_stored_still_reaches_its_requester() -> None:
     requester, sender = connected(broker), RecordingPeer()
     reply(broker, sender)
     told = pushed(requester)
-    broker.store._refuse("full")
+    broker.store._fence.refusal = "full"
     answer(told, 0)
     (heard,) = sender.answers()
     assert (heard.code, heard.ext["msgId"]) == (0, "0")

@@ -222,10 +222,10 @@ def test_timer_full_disk_delays_delivery() -> None:
     broker = SmallBroker()
     for rank in range(5):
         send(broker, b"%d" % rank, TIMER_DELAY_SEC="1")
-    broker.store._refuse("full")
+    broker.store._fence.refusal = "full"
     broker.run(seconds=3)
     assert delivered(broker) == []
-    broker.store._refuse("")
+    broker.store._fence.refusal = ""
     broker.run(seconds=0.2)
     assert sorted(delivered(broker)) == [b"0", b"1", b"2", b"3", b"4"]
 

@@ -67,7 +67,7 @@ def test_delete_topic_request_responds_when_the_deletion_is_durable() -> None:
 def test_delete_topic_request_at_a_failed_store_returns_an_error() -> None:
     broker = SmallBroker()
     peer = delete(broker)
-    broker.store._fence("syncing", OSError("the disk is gone"))
+    broker.store._fence.fenced("syncing", OSError("the disk is gone"))
     broker.slices.topics.removal.release()
     (answer,) = peer.answers()
     assert answer.code == ResponseCode.SYSTEM_ERROR

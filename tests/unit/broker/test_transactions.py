@@ -151,9 +151,9 @@ def test_commit_of_a_delayed_half_delays_the_message() -> None:
 def test_decision_on_a_full_disk_is_rejected_and_can_be_repeated() -> None:
     broker = SmallBroker()
     half = send_half(broker)
-    broker.store._refuse("full")
+    broker.store._fence.refusal = "full"
     assert code_of(decide(broker, half, COMMIT)) == ResponseCode.SERVICE_NOT_AVAILABLE
-    broker.store._refuse("")
+    broker.store._fence.refusal = ""
     assert code_of(decide(broker, half, COMMIT)) == 0
     assert visible(broker) == [b"half"]
 

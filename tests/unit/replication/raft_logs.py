@@ -62,7 +62,7 @@ class Log:
         self.clock = ManualClock()
         self.store = MessageStore(disk, str(root), config, self.clock, visible=committed)
         self.visible = committed
-        self.store.visible_bound = lambda: self.visible
+        self.store.limit_visible(lambda: self.visible)
         self.storage = RaftStorage(self.store, self.files, spacing=spacing)
 
     def lead(self) -> None:

@@ -49,7 +49,7 @@ def test_owed_checkpoint_keeps_files_that_wait_for_a_sync(tmp_path: Path) -> Non
             saved.notify_all()
 
     def wait_until_saved() -> None:
-        thread = store._thread
+        thread = store._flusher.thread
         assert thread is not None
         with saved:
             assert saved.wait_for(lambda: not thread.is_saving, 120)
@@ -65,21 +65,21 @@ def test_owed_checkpoint_keeps_files_that_wait_for_a_sync(tmp_path: Path) -> Non
     store.dispatch_all()
     store.checkpoint()
     store.maintain()
-    assert store._checkpoint.current.derived == 0, "the first is still being written"
+    assert store._opened.parts.checkpoint.derived == 0, "the first is still being written"
 
     files.gate.set()
     wait_until_saved()
-    first = store._checkpoint.current.derived
+    first = store._opened.parts.checkpoint.derived
     assert 0 < first < store.log.end
     files.synced.clear()
     store.maintain()
     wait_until_saved()
-    assert store._checkpoint.current.derived == store.log.end
+    assert store._opened.parts.checkpoint.derived == store.log.end
     kinds = {Path(path).relative_to(tmp_path).parts[0] for path in files.synced}
     assert {"consumequeue", "index", "checkpoint"} <= kinds
 
     files.synced.clear()
     store.maintain()
-    assert not store._is_checkpoint_owed
+    assert not store._upkeep._is_checkpoint_owed
     assert files.synced == [], "it is owed once"
     store.close()

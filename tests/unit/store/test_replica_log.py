@@ -130,7 +130,7 @@ def test_replica_shows_nothing_beyond_the_bound(tmp_path: Path) -> None:
     leader, follower = filled(tmp_path / "a"), open_store(tmp_path / "b")
     data = log_bytes(leader)
     bound = whole(memoryview(data)[:3000], offset=0, file_bytes=FILE_BYTES).size
-    follower.visible_bound = lambda: PhysicalOffset(bound)
+    follower.limit_visible(lambda: PhysicalOffset(bound))
     follower.append_raw(PhysicalOffset(0), data)
     follower.dispatch_all()
     assert follower.watermarks.dispatched == bound

@@ -94,7 +94,9 @@ def test_floor_keeps_expired_files_unless_the_disk_is_nearly_full(tmp_path: Path
     store.close()
 
 
-def test_maintain_removes_no_file_before_the_begin_is_recorded(tmp_path: Path) -> None:
+def test_maintain_removes_no_file_before_the_begin_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a flush thread the store does not wait for the disk: `maintain` removes the files."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
@@ -103,7 +105,8 @@ def test_maintain_removes_no_file_before_the_begin_is_recorded(tmp_path: Path) -
     store.flush()
     store.checkpoint(whole=True)
     errands = list[object]()
-    store._flusher.wake = lambda: errands.append(None)  # the thread has yet to run
+    # The thread has yet to run.
+    monkeypatch.setattr(store._flusher, "begin_errands", lambda: errands.append(None))
     for _ in range(2):
         store._flusher.record_begin(store.retention.begin_after(3))
         store.maintain()
@@ -112,7 +115,7 @@ def test_maintain_removes_no_file_before_the_begin_is_recorded(tmp_path: Path) -
     assert store._flusher.run_errands()
     store.maintain()
     assert [segment.start for segment in store.log.segments] == [3 * FILE_BYTES]
-    store._flusher.wake = None
+    monkeypatch.undo()
     store.close()
     reopened = open_store(tmp_path, clock=clock)
     assert reopened.incidents.open == []

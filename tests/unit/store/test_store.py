@@ -8,6 +8,7 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record import flags
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.store import store as store_module
+from tianzhou.store import upkeep
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.detect import detect
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced, StoreLocked
@@ -203,19 +204,19 @@ def test_store_maintenance_saves_when_due(tmp_path: Path, monkeypatch: pytest.Mo
     store = open_store(tmp_path, clock=clock)
     put(store, b"a")
     store.maintain()
-    assert store._checkpoint.current.derived == 0
+    assert store._opened.parts.checkpoint.derived == 0
     clock.advance(seconds=61)
     store.maintain()
-    assert store._checkpoint.current.derived == store.log.end
+    assert store._opened.parts.checkpoint.derived == store.log.end
     # Or when a restart would have much to scan.
-    monkeypatch.setattr(store_module, "CHECKPOINT_BYTES", 1000)
+    monkeypatch.setattr(upkeep, "CHECKPOINT_BYTES", 1000)
     clock.advance(seconds=2)
     put(store, b"b" * 500)
     store.maintain()
-    assert store._checkpoint.current.derived < store.log.end
+    assert store._opened.parts.checkpoint.derived < store.log.end
     put(store, b"c" * 500)
     store.maintain()
-    assert store._checkpoint.current.derived == store.log.end
+    assert store._opened.parts.checkpoint.derived == store.log.end
     store.close()
 
 
@@ -253,7 +254,7 @@ def test_dispatch_of_a_record_that_is_gone_reports_it_and_goes_on(tmp_path: Path
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.write(b"!" * 8)
     reported: list[int] = []
-    store.on_damage = reported.append
+    store.damage.on_damage = reported.append
     store.dispatch_all()
     assert reported == [0]
     assert store.damaged == {0}

@@ -166,7 +166,7 @@ def test_verify_ignores_messages_not_visible_at_the_stop() -> None:
     """As in a Raft group whose majority did not answer."""
     world = World()
     confirmed = world.store.log.end
-    world.store.visible_bound = lambda: confirmed
+    world.store.limit_visible(lambda: confirmed)
     world.put(chunk(b"h", b"i"))
     found = world.closed().verify()
     assert (found.clean, found.pending_units, found.problems) == (True, 2, [])

@@ -5,7 +5,7 @@ guarantees given so far: a crash at this point must not break any of them.
 """
 
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.record import flags
@@ -107,12 +107,12 @@ class SteppedStore(MessageStore):
 class SlicedStore(SteppedStore):
     """Visits one queue at a time for a checkpoint, as a store with thousands of queues does."""
 
-    def visit_one_queue_at_a_time(self) -> None:
-        self._work.slice_queues = 1
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._upkeep.is_sliced = True
 
-    @property
-    def _in_slices(self) -> bool:
-        return True
+    def visit_one_queue_at_a_time(self) -> None:
+        self._upkeep.work.slice_queues = 1
 
 
 class Workload:

@@ -10,7 +10,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.record.chunk import Entry, build
 from tianzhou.record.layout import HEAD
-from tianzhou.store import store_reader
+from tianzhou.store import store as store_module
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
 
@@ -44,7 +44,7 @@ def damaged(root: Path, *bodies: bytes) -> MessageStore:
 def test_reader_skips_damage_and_reports_it_once(tmp_path: Path) -> None:
     store = damaged(tmp_path, b"two", b"four", b"five")
     told: list[int] = []
-    store.on_damage = told.append
+    store.damage.on_damage = told.append
     assert read(store) == [b"one", b"three", b"last"]
     with store.read(OTHER, QueueOffset(0), ReadLimit(1)) as result:
         assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVING, 1)
@@ -66,7 +66,7 @@ def test_reader_reports_a_unit_without_its_record(
     store = open_store(tmp_path)
     put(store, b"one", b"two", b"three")
     told: list[int] = []
-    store.on_damage = told.append
+    store.damage.on_damage = told.append
     (file,) = (tmp_path / "commitlog").iterdir()
     place = file.read_bytes().index(b"two") - HEAD.size
     with file.open("r+b") as log:  # under the running store
@@ -94,7 +94,7 @@ def test_reader_accepts_records_without_a_checksum(tmp_path: Path) -> None:
 def test_reader_remembers_a_bounded_number_of_damages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_reader, "DAMAGED_MAX", 1)
+    monkeypatch.setattr(store_module, "DAMAGED_MAX", 1)
     store = damaged(tmp_path, b"one", b"two")
     assert read(store) == [b"three", b"five", b"last"]
     assert len(store.damaged) == 1

@@ -8,8 +8,7 @@ import pytest
 from small_store import CalmFiles, chunk, open_store, put, read
 
 from tianzhou.base.kinds import QueueKey, queue_key
-from tianzhou.store import flush
-from tianzhou.store import store as store_module
+from tianzhou.store import flush, upkeep
 from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.files import RealFile
@@ -27,7 +26,7 @@ def open_sliced(disk: SimDisk, clock: ManualClock | None = None) -> SlicedStore:
     plain = open_store(Path("unused"), files=disk)
     plain.close()
     store = SlicedStore(disk, "data", plain.config, clock or ManualClock())
-    store._work.slice_queues = 3
+    store._upkeep.work.slice_queues = 3
     return store
 
 
@@ -41,7 +40,7 @@ def unwritten(store: MessageStore) -> int:
 
 
 def saved(store: MessageStore) -> int:
-    return store._checkpoint.current.derived
+    return store._opened.parts.checkpoint.derived
 
 
 def test_checkpoint_with_many_queues_writes_a_bounded_number_in_each_slice() -> None:
@@ -98,10 +97,10 @@ def test_checkpoint_slice_that_finds_no_room_is_void_and_the_next_one_is_whole()
     disk.fail_at(1, errno.ENOSPC)
     with pytest.raises(DiskFull):
         store.advance()
-    assert not store._work.is_unfinished
+    assert not store._upkeep.work.is_unfinished
     store.checkpoint()
     while saved(store) == 0:
-        assert store._work.is_unfinished
+        assert store._upkeep.work.is_unfinished
         store.advance()
     assert unwritten(store) == 0
     disk.kill()
@@ -115,14 +114,14 @@ def test_retention_with_many_queues_raises_minimums_before_its_slices_come_to_th
         fill(store, b"x" * 300)
     clock.advance(hours=2)
     fill(store, b"y" * 300)
-    while store.checkpoint() or store._work.is_unfinished:
+    while store.checkpoint() or store._upkeep.work.is_unfinished:
         store.advance()
     assert store.clean(by_hand=True) > 1
-    assert store._work.is_unfinished
+    assert store._upkeep.work.is_unfinished
     minimums = [store.min_offset(key) for key in KEYS]
     assert min(minimums) > 9
     kept = [read(store, int(minimum), key=key) for key, minimum in zip(KEYS, minimums, strict=True)]
-    while store._work.is_unfinished:
+    while store._upkeep.work.is_unfinished:
         store.advance()
     assert all(len(disk.list(queue.directory)) == 1 for queue in store.queues)
     store.flush()
@@ -200,7 +199,7 @@ def test_close_syncs_what_an_interrupted_checkpoint_left(tmp_path: Path) -> None
     files = WatchedFiles()
     store = open_store(tmp_path, files=files)
     store.start()
-    thread = store._thread
+    thread = store._flusher.thread
     assert thread is not None
     fill(store, b"a")
 
@@ -238,7 +237,7 @@ def test_close_with_many_dirty_files_writes_back_once_and_still_syncs_each(
     store = open_store(tmp_path, files=files)
     fill(store, b"a")
     store.index = None  # its files are not counted here
-    store._work._index = None
+    store._upkeep.work._index = None
     store.close()
     assert files.written_back == expected
     assert len(set(files.synced)) == len(KEYS)
@@ -340,7 +339,7 @@ def test_start_after_a_crash_cuts_only_queues_with_units_behind_the_checkpoint(
 def test_start_after_a_crash_with_many_queues_leaves_their_syncs_to_a_later_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "MANY_FILES", len(KEYS))
+    monkeypatch.setattr(upkeep, "MANY_FILES", len(KEYS))
     crashed(tmp_path, b"b")
     files = CountingFiles()
     again = open_store(tmp_path, files=files)
@@ -357,7 +356,7 @@ def test_start_after_a_crash_with_many_queues_leaves_their_syncs_to_a_later_chec
 def test_start_after_two_crashes_with_many_queues_finds_every_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "MANY_FILES", len(KEYS))
+    monkeypatch.setattr(upkeep, "MANY_FILES", len(KEYS))
     crashed(tmp_path, b"b")
     again = open_store(tmp_path)
     fill(again, b"c")
