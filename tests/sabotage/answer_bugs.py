@@ -62,7 +62,7 @@ CLIENTS: Final = (
 SERVERS: Final = (
     _bug(
         "nested greeting ends a member's link",
-        "test_raft_peers:test_frame_that_is_nested_without_end_has_no_fields",
+        "test_raft_peers:test_frame_nested_too_deeply_has_no_fields",
         ("tianzhou.replication.raft_peers:_json", "(ValueError, RecursionError)", "ValueError"),
     ),
     _bug(
@@ -97,12 +97,12 @@ SERVERS: Final = (
 STORES: Final = (
     _bug(
         "unreadable page fails the whole read",
-        "test_read:test_unreadable_page_is_damage_to_its_records_only",
+        "test_read:test_read_of_an_unreadable_page_reports_damage_to_its_records_only",
         ("tianzhou.store.read:_read_one", "suppress(OSError)", "suppress(ZeroDivisionError)"),
     ),
     _bug(
         "paths of the settings ignored",
-        "test_store_layout:test_paths_are_in_the_directory_unless_settings_say_otherwise",
+        "test_store_layout:test_paths_are_in_the_directory_unless_configured",
         (
             "tianzhou.store.layout:paths_of",
             'config.commit_log_path or f"{root}/{COMMIT_LOG}"',
@@ -111,12 +111,12 @@ STORES: Final = (
     ),
     _bug(
         "DLedger's directory taken for an empty store",
-        "test_preflight:test_a_layout_that_cannot_be_read_is_refused",
+        "test_preflight:test_open_with_an_unreadable_layout_is_rejected",
         ("tianzhou.store.preflight:_check_layout", 'name.startswith("dledger-")', "False"),
     ),
     _bug(
         "deleted topic taken for damage",
-        "test_derivation:test_verify_of_a_topic_that_was_deleted_and_created_again_is_clean",
+        "test_derivation:test_verify_of_a_deleted_and_recreated_topic_is_clean",
         (_DERIVATION + "live", "if bound is None:", "if True:"),
     ),
     _bug(
@@ -130,7 +130,7 @@ STORES: Final = (
     ),
     _bug(
         "older messages derived with today's delay levels",
-        "test_derivation:test_changed_delay_levels_leave_the_times_of_older_messages",
+        "test_derivation:test_changed_delay_levels_keep_the_times_of_older_messages",
         (_DERIVATION + "parts", "levels = self._stored.delay_levels", "levels = ()"),
     ),
 )
@@ -138,12 +138,12 @@ STORES: Final = (
 TESTING: Final = (
     _bug(
         "tests impatient on a busy machine",
-        "test_kit_patience:test_patience_on_a_crowded_machine_lasts_as_much_longer",
+        "test_kit_patience:test_patience_on_a_crowded_machine_lasts_longer_in_proportion",
         ("tianzhou.testing.kit.patience:Patience.is_over", " / self._crowding()", ""),
     ),
     _bug(
         "tests impatient in spite of progress",
-        "test_kit_patience:test_patience_starts_again_when_there_was_progress",
+        "test_kit_patience:test_patience_restarts_after_progress",
         ("tianzhou.testing.kit.patience:Patience.is_over", "if self._seen == before:", "if True:"),
     ),
 )

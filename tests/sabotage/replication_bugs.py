@@ -20,7 +20,7 @@ def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
 
 PEERS: Final = (
     _bug("every address admitted without a greeting",
-         "test_ha_master:test_s32_eight_zero_bytes_get_no_log_and_are_no_copy",
+         "test_ha_master:test_s32_report_without_a_greeting_gets_no_log_and_is_not_a_replica",
          (_PLAIN + "PlainPeers.admits",
           "any((mapped or address) in network for network in self.networks)", "True")),
     _bug("silent master followed without a greeting",
@@ -28,20 +28,20 @@ PEERS: Final = (
          (_SLAVE + "_on_greeting_timeout", "not why_not", "True"),
          (_SLAVE + "_begin_plain", "if reason:", "if False:")),
     _bug("stale tail not compared",
-         "test_ha_plain:test_slave_with_a_stale_tail_refuses_a_listed_master",
+         "test_ha_plain:test_slave_with_a_stale_tail_rejects_a_listed_master",
          (_PLAIN + "Overlap.strip", "if data[: len(ours)] != ours:", "if False:")),
     _bug("unproven slave counted as a replica",
-         "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
+         "test_ha_master:test_master_counts_a_listed_plain_slave_only_if_configured",
          (_MASTER + "acked", "one.session.counts", "one.session.is_streaming")),
     _bug("unproven slave waited for",
-         "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
+         "test_ha_master:test_master_counts_a_listed_plain_slave_only_if_configured",
          (_MASTER + "_is_near", "session.counts", "session.is_streaming")),
     _bug("slave never proven",
-         "test_ha_master:test_s32_connections_that_trickle_keep_no_slave_out",
+         "test_ha_master:test_s32_slow_connections_do_not_keep_slaves_out",
          ("tianzhou.replication.ha_master:_Connection.data_received",
           "if not self._slot.prove():", "if False:")),
     _bug("peer proven before it streams",
-         "test_ha_master:test_s32_connections_that_trickle_keep_no_slave_out",
+         "test_ha_master:test_s32_slow_connections_do_not_keep_slaves_out",
          ("tianzhou.replication.ha_master:_Connection.connection_made",
           "self._master.connections.add(self)",
           "self._master.connections.add(self)\n    self._slot.prove()")),
@@ -50,7 +50,7 @@ PEERS: Final = (
 EPOCHS: Final = (
     _bug(
         "one epoch of two masters settled",
-        "test_ha_session:test_slave_of_another_master_of_the_same_epoch_is_refused",
+        "test_ha_session:test_session_slave_of_another_master_of_the_same_epoch_is_rejected",
         ("tianzhou.replication.ha_epochs:check_unique", "for mark in theirs:", "for mark in ():"),
     ),
     _bug(

@@ -175,7 +175,7 @@ SETTINGS: Final = (
     ),
     _bug(
         "deletion removes queues that continue after it",
-        "test_removal:test_delete_topic_before_a_place_keeps_queues_that_go_on_behind_it",
+        "test_removal:test_delete_topic_before_an_offset_keeps_queues_that_continue_after_it",
         ("tianzhou.store.upkeep:Removals.delete", "before=before", "before=None"),
     ),
     _bug(

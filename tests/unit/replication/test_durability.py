@@ -61,7 +61,7 @@ def test_durable_offset_ignores_slaves_that_are_not_connected() -> None:
     assert made.verdict(PhysicalOffset(50)) is Outcome.DURABLE
 
 
-def test_durability_timeout_names_what_was_late() -> None:
+def test_durability_timeout_reports_what_was_late() -> None:
     made = promise(100, sync=True, copies=Copies(50))
     assert made.failure(PhysicalOffset(101)) is Outcome.FLUSH_DISK_TIMEOUT
     assert made.failure(PhysicalOffset(90)) is Outcome.FLUSH_SLAVE_TIMEOUT

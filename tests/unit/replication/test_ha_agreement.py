@@ -18,7 +18,7 @@ from tianzhou.testing.sim.disk import SimDisk
 FIRST = first("aa")
 
 
-def test_what_only_the_old_master_has_is_set_aside_with_a_list() -> None:
+def test_settle_log_quarantines_and_lists_messages_of_the_old_master() -> None:
     disk = SimDisk()
     old, new = open_store(disk), open_store()
     put(old, *(b"%d" % n * 100 for n in range(30)))
@@ -43,7 +43,7 @@ def test_what_only_the_old_master_has_is_set_aside_with_a_list() -> None:
     assert len(walk(data, 0, min(len(data), room)).starts) > 0
 
 
-def test_equal_logs_and_shorter_ones_are_left_alone() -> None:
+def test_settle_log_keeps_an_equal_or_shorter_log() -> None:
     master, slave = open_store(), open_store()
     put(master, *(b"%d" % n * 100 for n in range(30)))
     copy_to(slave, master)
@@ -55,7 +55,7 @@ def test_equal_logs_and_shorter_ones_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("from_last_file", [False, True])
-def test_an_empty_log_begins_with_the_oldest_or_the_last_file(from_last_file: bool) -> None:
+def test_settle_log_of_an_empty_log_starts_at_the_oldest_or_last_file(from_last_file: bool) -> None:
     master, slave = open_store(), open_store()
     put(master, *(b"%d" % n * 100 for n in range(60)))
     assert len(master.log.segments) > 2
@@ -65,7 +65,7 @@ def test_an_empty_log_begins_with_the_oldest_or_the_last_file(from_last_file: bo
     assert bodies(slave) == bodies(master)[-len(bodies(slave)) :]
 
 
-def test_a_log_that_ends_before_the_master_begins_is_begun_again() -> None:
+def test_settle_log_that_ends_before_the_master_starts_is_restarted() -> None:
     master, slave = open_store(), open_store()
     put(master, b"old" * 100)
     copy_to(slave, master)
@@ -77,7 +77,7 @@ def test_a_log_that_ends_before_the_master_begins_is_begun_again() -> None:
     assert slave.log.min_offset == slave.log.end == start
 
 
-def test_masters_that_can_not_be_followed() -> None:
+def test_check_master_rejects_masters_that_cannot_be_followed() -> None:
     master, slave = open_store(), open_store()
     put(slave, b"x")
     later = appointed(FIRST, PhysicalOffset(0), token="bb", epoch=2)
@@ -89,7 +89,7 @@ def test_masters_that_can_not_be_followed() -> None:
         settle_log(slave, FIRST, welcome_of(master, FIRST), from_last_file=False)
 
 
-def test_the_end_of_a_log_is_recognised() -> None:
+def test_probe_recognises_the_end_of_a_log() -> None:
     one, other = open_store(), open_store()
     assert probe_of(one) is None
     put(one, *(b"%d" % n * 100 for n in range(20)))
@@ -103,7 +103,7 @@ def test_the_end_of_a_log_is_recognised() -> None:
     assert not matches(stranger, probe)
 
 
-def test_what_is_remembered_survives() -> None:
+def test_group_state_survives_power_loss() -> None:
     disk = SimDisk()
     store = open_store(disk)
     table = state_table(store.files, store.paths.tables)

@@ -15,7 +15,9 @@ PAGE = Path(__file__).parents[3] / "docs/formats/ha_stream.md"
     ("heading", "allowed"),
     [("Master, one connection", ha_session.ALLOWED), ("Slave ([", ha_follower.ALLOWED)],
 )
-def test_the_page_has_the_table(heading: str, allowed: Mapping[Enum, frozenset[Enum]]) -> None:
+def test_ha_page_has_the_transition_table(
+    heading: str, allowed: Mapping[Enum, frozenset[Enum]]
+) -> None:
     text = PAGE.read_text().partition(heading)[2].partition("```\n")[2].partition("```")[0]
     said = {first: set(rest) for first, *rest in map(str.split, text.splitlines())}
     assert said == {state.name: {to.name for to in targets} for state, targets in allowed.items()}

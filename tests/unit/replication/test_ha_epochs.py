@@ -25,14 +25,14 @@ def marks(*starts: int) -> Marks:
     return tuple(Mark(epoch=1, run=n, start=s, token=f"t{n}") for n, s in enumerate(starts))
 
 
-def test_equal_histories_part_at_the_end_of_the_shorter() -> None:
+def test_parting_of_equal_histories_is_the_end_of_the_shorter() -> None:
     assert parting(marks(0, 100), 250, marks(0, 100)) == 250
     assert parting(marks(0), 80, marks(0, 100)) == 80
     # The master started a new epoch at 100: what the slave has beyond differs.
     assert parting(marks(0), 130, marks(0, 100)) == 100
 
 
-def test_a_promotion_elsewhere_ends_our_branch() -> None:
+def test_parting_after_a_promotion_elsewhere_is_its_start() -> None:
     old = first("aa")
     new = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
     ours = restarted(old, PhysicalOffset(800), token="cc")
@@ -42,19 +42,19 @@ def test_a_promotion_elsewhere_ends_our_branch() -> None:
     assert epoch_of(new) == 2
 
 
-def test_masters_promoted_at_the_same_time_are_distinguished() -> None:
+def test_parting_of_masters_promoted_at_once_is_their_promotion() -> None:
     old = first("aa")
     one = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
     other = appointed(old, PhysicalOffset(500), token="cc", epoch=2)
     assert parting(one, 700, other) == 500
 
 
-def test_unrelated_logs_share_nothing() -> None:
+def test_parting_of_unrelated_logs_is_none() -> None:
     assert parting(first("aa"), 10, first("bb")) is None
     assert parting((), 10, first("bb")) is None
 
 
-def test_marks_of_bytes_that_never_came_do_not_count() -> None:
+def test_known_at_excludes_epochs_beyond_the_end_of_the_log() -> None:
     assert known_at(marks(0, 100, 200), 150) == marks(0, 100)
     assert appointed(marks(0, 100, 200), PhysicalOffset(150), token="x", epoch=2)[:-1] == marks(
         0, 100
@@ -62,7 +62,7 @@ def test_marks_of_bytes_that_never_came_do_not_count() -> None:
     assert epoch_of(appointed(first("a"), PhysicalOffset(0), token="x", epoch=10)) == 10
 
 
-def test_crashes_in_which_nothing_was_written_leave_one_mark() -> None:
+def test_restarted_without_writes_keeps_one_mark() -> None:
     """A greeting has room for some hundred marks: a master may crash more often than that."""
     begun = found = restarted(first("aa"), PhysicalOffset(100), token="t0")
     for crash in range(2000):
@@ -82,7 +82,7 @@ def test_crashes_in_which_nothing_was_written_leave_one_mark() -> None:
     theirs=st.lists(st.integers(1, 20), max_size=3),
     rest=st.integers(0, 30),
 )
-def test_bytes_before_the_parting_have_the_same_author(
+def test_parting_is_the_end_of_bytes_with_the_same_author(
     common: list[int], mine: list[int], theirs: list[int], rest: int
 ) -> None:
     """Follow any two histories with a common past: who wrote a byte is the same up to there."""
@@ -108,7 +108,7 @@ def test_bytes_before_the_parting_have_the_same_author(
     assert all(author(ours, at) == author(other, at) for at in range(cut))
 
 
-def test_one_epoch_of_two_masters_is_refused_and_restarts_are_not() -> None:
+def test_check_unique_rejects_two_masters_of_one_epoch() -> None:
     old = first("aa")
     one = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
     other = appointed(old, PhysicalOffset(400), token="cc", epoch=2)
@@ -121,7 +121,7 @@ def test_one_epoch_of_two_masters_is_refused_and_restarts_are_not() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"epoch": 2**53}, {"epoch": -1}, {"start": 2**63}, {"run": -1}])
-def test_marks_out_of_bounds_are_refused(wrong: dict[str, int]) -> None:
+def test_mark_with_values_out_of_bounds_is_rejected(wrong: dict[str, int]) -> None:
     text = msgspec.json.encode({"epoch": 1, "run": 0, "start": 0, "token": "aa"} | wrong)
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(text, type=Mark)

@@ -11,7 +11,7 @@ from tianzhou.replication.ha_frames import FRAME, FRAME_BYTES_MAX, Welcome, enco
 GOOD = Welcome(cluster="DefaultCluster", name="broker-a", marks=FIRST, end=10, file_bytes=1000)
 
 
-def test_a_rocketmq_master_sends_at_once() -> None:
+def test_follower_accepts_a_log_from_rocketmq_without_a_welcome() -> None:
     slave = slave_session(None)
     assert slave.greeting() == b""
     (piece,) = slave.received(FRAME.pack(2000, 3) + b"abc", 0.0)
@@ -20,7 +20,7 @@ def test_a_rocketmq_master_sends_at_once() -> None:
     assert slave.master_end == 2003
 
 
-def test_a_master_that_leaps_is_refused() -> None:
+def test_follower_rejects_a_master_that_skips_bytes() -> None:
     slave = slave_session(None)
     slave.received(FRAME.pack(0, 3) + b"abc", 0.0)
     with pytest.raises(PeerRefused, match="continues at 5; expected 3"):
@@ -28,12 +28,12 @@ def test_a_master_that_leaps_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(-2, 5), (0, -1), (0, FRAME_BYTES_MAX + 1)])
-def test_impossible_frames_are_refused(offset: int, size: int) -> None:
+def test_follower_rejects_frames_with_invalid_sizes(offset: int, size: int) -> None:
     with pytest.raises(PeerRefused, match="announces"):
         slave_session(None).received(FRAME.pack(offset, size), 0.0)
 
 
-def test_a_master_must_say_who_it_is() -> None:
+def test_follower_rejects_a_master_without_a_valid_welcome() -> None:
     with pytest.raises(PeerRefused, match="sends a log without a welcome"):
         slave_session(hello()).received(FRAME.pack(0, 0), 0.0)
     for wrong, reason in (
@@ -49,7 +49,7 @@ def test_a_master_must_say_who_it_is() -> None:
         twice.received(encode_spoken(GOOD) * 2, 0.0)
 
 
-def test_a_report_is_made_once_and_goes_up() -> None:
+def test_follower_reports_an_offset_once_and_never_a_lower_one() -> None:
     slave = slave_session(None)
     assert slave.report(PhysicalOffset(5), 0.0) != b""
     assert slave.report(PhysicalOffset(5), 0.0) == b""

@@ -94,7 +94,7 @@ def play(scene: Callable[[Master], Awaitable[None]], limits: PortLimits = HA_POR
     asyncio.run(run())
 
 
-def test_a_slave_that_came_back_is_one_copy() -> None:
+def test_master_counts_a_reconnected_slave_once() -> None:
     """Its first connection is dead, which a master learns only by its silence."""
 
     async def scene(master: Master) -> None:
@@ -110,7 +110,7 @@ def test_a_slave_that_came_back_is_one_copy() -> None:
     play(scene)
 
 
-def test_what_slaves_have_yet_to_confirm_is_not_seen() -> None:
+def test_master_hides_messages_that_slaves_have_not_confirmed() -> None:
     """Unless there are too few of them: senders are told so, and readers need not starve."""
 
     async def scene(master: Master) -> None:
@@ -148,7 +148,7 @@ async def read_end(stranger: socket.socket) -> bytes:
     return got
 
 
-def test_s32_eight_zero_bytes_get_no_log_and_are_no_copy() -> None:
+def test_s32_report_without_a_greeting_gets_no_log_and_is_not_a_replica() -> None:
     async def scene(master: Master) -> None:
         master.side.needed = 1
         assert await read_end(master.stranger(REPORT.pack(0))) == b""
@@ -158,7 +158,7 @@ def test_s32_eight_zero_bytes_get_no_log_and_are_no_copy() -> None:
     play(scene)
 
 
-def test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set() -> None:
+def test_master_counts_a_listed_plain_slave_only_if_configured() -> None:
     async def scene(master: Master) -> None:
         master.side.needed = 1
         end = int(master.store.log.end)
@@ -178,7 +178,7 @@ def test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set() -
     play(scene)
 
 
-def test_master_reports_a_slave_that_leaves_and_no_stranger() -> None:
+def test_master_logs_a_slave_that_leaves_but_no_unproven_peer() -> None:
     async def scene(master: Master) -> None:
         left: list[int] = []
         master.side.on_left = lambda: left.append(len(master.side.rows()))
@@ -197,7 +197,7 @@ def test_master_reports_a_slave_that_leaves_and_no_stranger() -> None:
 IMPATIENT = replace(HA_PORT, prove_s=0.3)
 
 
-def test_s32_connections_that_trickle_keep_no_slave_out() -> None:
+def test_s32_slow_connections_do_not_keep_slaves_out() -> None:
     """They hold no place for slaves, and leave after an absolute time."""
 
     async def scene(master: Master) -> None:
@@ -220,7 +220,7 @@ def test_s32_connections_that_trickle_keep_no_slave_out() -> None:
     play(scene, IMPATIENT)
 
 
-def test_s32_a_secret_is_proven_before_a_place_is_held() -> None:
+def test_s32_connection_gets_a_slot_only_after_it_proves_the_secret() -> None:
     async def scene(master: Master) -> None:
         told = facts(secret="s3")
         master.told = told._replace(file_bytes=master.store.log.file_bytes)
@@ -236,7 +236,7 @@ def test_s32_a_secret_is_proven_before_a_place_is_held() -> None:
     play(scene, IMPATIENT)
 
 
-def test_slaves_beyond_the_room_of_the_port_are_refused() -> None:
+def test_master_rejects_slaves_beyond_the_limit_of_the_port() -> None:
     async def scene(master: Master) -> None:
         await master.slave(1, "a:1")
         await master.slave(2, "b:1")

@@ -45,13 +45,13 @@ def test_plain_peers_setting_rejects_names_and_the_former_true() -> None:
             checked_plain_peers(wrong)
 
 
-def test_no_peer_is_plain_by_default_or_with_a_secret() -> None:
+def test_plain_peers_are_none_by_default_or_with_a_secret() -> None:
     assert not ReplicationConfig().plain_peers.admits("127.0.0.1")
     config = ReplicationConfig(ha_plain_peers="127.0.0.1", ha_secret="s3")
     assert not config.plain_peers.admits("127.0.0.1")
 
 
-def test_a_plain_slave_counts_as_a_copy_only_if_the_operator_says_so() -> None:
+def test_plain_slave_counts_as_a_replica_only_if_configured() -> None:
     for told, counts in ((facts(), False), (facts(plain_copies=True), True)):
         master = FakeLog(end=2500).session(told)
         master.received(REPORT.pack(900), 0.0)
@@ -63,7 +63,7 @@ def test_a_plain_slave_counts_as_a_copy_only_if_the_operator_says_so() -> None:
 # The overlap
 
 
-def test_overlap_strips_what_is_held_however_it_is_cut() -> None:
+def test_overlap_strips_bytes_that_the_slave_has_in_any_chunking() -> None:
     ours, beyond = bytes(range(100)), b"more"
     data = ours + beyond
     for cut in (1, 7, 99, 100, 101, 104):
@@ -78,14 +78,14 @@ def test_overlap_strips_what_is_held_however_it_is_cut() -> None:
 
 
 @pytest.mark.parametrize("changed", [0, 50, 99])
-def test_overlap_refuses_another_byte_anywhere(changed: int) -> None:
+def test_overlap_rejects_a_different_byte_anywhere(changed: int) -> None:
     data = bytearray(100)
     data[changed] = 1
     with pytest.raises(PeerRefused, match="differs from this slave's before 150"):
         Overlap(PhysicalOffset(50), bytes(100)).strip([LogBytes(PhysicalOffset(50), bytes(data))])
 
 
-def test_overlap_refuses_a_master_that_starts_elsewhere() -> None:
+def test_overlap_rejects_a_master_that_starts_elsewhere() -> None:
     with pytest.raises(PeerRefused, match="from 60; 50 was requested"):
         Overlap(PhysicalOffset(50), bytes(100)).strip([LogBytes(PhysicalOffset(60), bytes(10))])
 
@@ -245,7 +245,7 @@ def test_slave_follows_a_listed_master_whose_log_continues_its_own() -> None:
     play(scene)
 
 
-def test_slave_with_a_stale_tail_refuses_a_listed_master() -> None:
+def test_slave_with_a_stale_tail_rejects_a_listed_master() -> None:
     async def scene(store: MessageStore, master: Plain, slave: Slave) -> None:
         put(store, *(b"%d" % number * 100 for number in range(10)))
         copy_to(slave.store, store)

@@ -19,7 +19,7 @@ def report(offset: int) -> bytes:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 13, 100])
-def test_a_slave_of_ours_gets_the_log_in_order_however_bytes_are_cut(cut: int) -> None:
+def test_session_streams_the_log_in_order_in_any_chunking(cut: int) -> None:
     log = FakeLog(end=2500)
     master, slave = log.session(facts()), slave_session(hello())
     answer = b"".join(_in_pieces(master, slave.greeting(), cut))
@@ -43,7 +43,7 @@ def _in_pieces(master: MasterSession, data: bytes, cut: int) -> list[bytes]:
     return [master.received(data[at : at + cut], 0.0) for at in range(0, len(data), cut)]
 
 
-def test_frames_stay_inside_a_file_and_below_the_limit() -> None:
+def test_session_frames_stay_inside_a_file_and_below_the_limit() -> None:
     master = FakeLog(end=2500).session(facts())
     master.received(report(900), 0.0)  # one of RocketMQ's
     sent, at = stream(master), 0
@@ -60,7 +60,7 @@ def test_frames_stay_inside_a_file_and_below_the_limit() -> None:
     assert sum(size for _, size in frames) == 1600
 
 
-def test_an_empty_rocketmq_slave_begins_with_the_last_file() -> None:
+def test_session_of_an_empty_rocketmq_slave_starts_at_the_last_file() -> None:
     master = FakeLog(end=2500).session(facts())
     master.received(report(0), 0.0)
     assert master.next_range() == (2000, 100)
@@ -68,7 +68,7 @@ def test_an_empty_rocketmq_slave_begins_with_the_last_file() -> None:
 
 
 @pytest.mark.parametrize("wrong", [2501, 400, 1 << 62])
-def test_s32_a_report_beyond_what_was_sent_or_going_back_ends_it(wrong: int) -> None:
+def test_s32_report_beyond_the_sent_offset_or_going_back_is_rejected(wrong: int) -> None:
     master = FakeLog(end=2500).session(facts())
     master.received(report(500), 0.0)
     stream(master)
@@ -90,7 +90,7 @@ LATER = (*FIRST, Mark(epoch=2, run=0, start=600, token="bb"))
     ],
     ids=["all", "not the start of a file", "more than it has", "its own tail", "the last file"],
 )
-def test_s32_a_first_report_beyond_the_common_log_is_refused(told: Hello, first: int) -> None:
+def test_s32_first_report_beyond_the_common_log_is_rejected(told: Hello, first: int) -> None:
     master = FakeLog(min=400, end=2500).session(facts(marks=LATER))
     master.received(encode_words(told), 0.0)
     with pytest.raises(PeerRefused, match=f"first report of the slave is {first}"):
@@ -109,7 +109,7 @@ def test_s32_a_first_report_beyond_the_common_log_is_refused(told: Hello, first:
         (hello(end=700, marks=LATER), 700),
     ],
 )
-def test_a_first_report_within_the_common_log_is_accepted(told: Hello, first: int) -> None:
+def test_session_first_report_within_the_common_log_is_accepted(told: Hello, first: int) -> None:
     log = FakeLog(min=400, end=2500)
     master = log.session(facts(marks=LATER))
     master.received(encode_words(told), 0.0)
@@ -118,7 +118,7 @@ def test_a_first_report_within_the_common_log_is_accepted(told: Hello, first: in
     assert (master.is_streaming, master.acked, master.sent) == (True, first, first)
 
 
-def test_a_report_of_what_was_not_sent_yet_ends_it() -> None:
+def test_session_report_beyond_the_sent_offset_is_rejected() -> None:
     master = FakeLog(end=2500).session(facts())
     master.received(report(500), 0.0)
     with pytest.raises(PeerRefused, match="up to 500"):
@@ -126,7 +126,7 @@ def test_a_report_of_what_was_not_sent_yet_ends_it() -> None:
 
 
 @pytest.mark.parametrize("start", [2501, -5])
-def test_a_slave_can_begin_only_where_the_log_is(start: int) -> None:
+def test_session_start_outside_the_log_is_rejected(start: int) -> None:
     master = FakeLog(min=1000, end=2500).session(facts())
     with pytest.raises(PeerRefused):
         master.received(struct.pack(">q", start), 0.0)
@@ -135,7 +135,7 @@ def test_a_slave_can_begin_only_where_the_log_is(start: int) -> None:
         behind.received(report(999), 0.0)
 
 
-def test_greeting_of_another_broker_or_log_is_rejected() -> None:
+def test_session_greeting_of_another_broker_or_log_is_rejected() -> None:
     for told, reason in (
         (hello(name="broker-b"), "broker-b"),
         (hello(id=0), "id 0"),
@@ -148,20 +148,20 @@ def test_greeting_of_another_broker_or_log_is_rejected() -> None:
         FakeLog().session(facts(admits_plain=False)).received(report(0), 0.0)
 
 
-def test_a_log_without_a_history_must_end_with_our_bytes() -> None:
+def test_session_log_without_epochs_must_match_the_probe() -> None:
     probe = Probe(start=0, size=10, crc=77)
     log = FakeLog(end=100, known={probe})
     log.session(facts()).received(encode_words(hello(end=10, probe=probe)), 0.0)
 
 
-def test_greeting_of_a_slave_with_a_later_epoch_is_believed() -> None:
+def test_session_greeting_with_a_later_epoch_is_accepted() -> None:
     later = (*FIRST, Mark(epoch=2, run=0, start=50, token="bb"))
     with pytest.raises(Superseded) as caught:
         FakeLog(end=100).session(facts()).received(encode_words(hello(end=60, marks=later)), 0.0)
     assert caught.value.epoch == 2
 
 
-def test_slave_of_another_master_of_the_same_epoch_is_refused() -> None:
+def test_session_slave_of_another_master_of_the_same_epoch_is_rejected() -> None:
     ours = (*FIRST, Mark(epoch=2, run=0, start=50, token="bb"))
     theirs = (*FIRST, Mark(epoch=2, run=0, start=40, token="cc"))
     log = FakeLog(end=100)
@@ -170,7 +170,7 @@ def test_slave_of_another_master_of_the_same_epoch_is_refused() -> None:
     log.session(facts(marks=ours)).received(encode_words(hello(end=60, marks=ours)), 0.0)
 
 
-def test_a_secret_must_be_proven_by_both() -> None:
+def test_session_with_a_secret_needs_proofs_of_both_sides() -> None:
     log = FakeLog(end=100)
     master, slave = log.session(facts(secret="s3")), slave_session(hello(), secret="s3")
     slave.received(master.received(slave.greeting(), 0.0), 0.0)
@@ -195,7 +195,7 @@ def test_a_secret_must_be_proven_by_both() -> None:
         b'{"cluster":"\xff"}',
     ],
 )
-def test_s32_greeting_that_cannot_be_read_is_refused(text: bytes) -> None:
+def test_s32_greeting_that_cannot_be_decoded_is_rejected(text: bytes) -> None:
     text += b" " * (-len(text) % 7)
     words = b"".join(b"\xff" + text[at : at + 7] for at in range(0, len(text), 7))
     head = struct.pack(">B4sBH", 0xFF, b"TZHA", 1, len(text) // 7)
@@ -203,7 +203,7 @@ def test_s32_greeting_that_cannot_be_read_is_refused(text: bytes) -> None:
         FakeLog(end=100).session(facts()).received(head + words, 0.0)
 
 
-def test_s32_proof_that_is_not_ascii_is_refused() -> None:
+def test_s32_proof_that_is_not_ascii_is_rejected() -> None:
     master = FakeLog(end=100).session(facts(secret="s3"))
     master.received(encode_words(hello()), 0.0)
     with pytest.raises(PeerRefused, match="does not know the secret"):
@@ -243,13 +243,13 @@ def test_session_with_garbage_closes_the_connection() -> None:
         assert all(piece.offset >= 0 for piece in pieces)
 
 
-def test_a_hello_is_nothing_but_negative_offsets_to_who_does_not_know_it() -> None:
+def test_session_hello_reads_as_negative_offsets_to_rocketmq() -> None:
     words = encode_words(hello(end=123_456, marks=FIRST))
     assert len(words) % 8 == 0
     assert all(offset < 0 for (offset,) in REPORT.iter_unpack(words))
 
 
-def test_the_states_are_those_of_the_documents() -> None:
+def test_session_states_are_those_of_the_documents() -> None:
     assert ALLOWED[State.STREAMING] == frozenset()
     assert {s for targets in ALLOWED.values() for s in targets} == set(State) - {State.GREETING}
     states = ha_follower.State

@@ -54,7 +54,7 @@ class Slave:
     def lost(self) -> None: ...
 
 
-def test_a_slave_confirms_what_its_disk_has_if_the_master_promises_that(tmp_path: Path) -> None:
+def test_slave_confirms_flushed_bytes_if_the_master_requires_it(tmp_path: Path) -> None:
     async def run() -> None:
         store = open_store()
         put(store, b"first")
@@ -86,7 +86,7 @@ def test_a_slave_confirms_what_its_disk_has_if_the_master_promises_that(tmp_path
     asyncio.run(run())
 
 
-def test_slave_that_knows_no_master_keeps_asking_for_one(tmp_path: Path) -> None:
+def test_slave_without_a_known_master_keeps_asking_the_nameserver(tmp_path: Path) -> None:
     """The master may register slightly later; the next registration of the slave is 30 s away."""
 
     async def run() -> None:

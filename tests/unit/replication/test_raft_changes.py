@@ -52,7 +52,7 @@ def test_change_with_an_invalid_member_or_address_is_rejected(
             changed(MEMBERS, action, member, address=address)
 
 
-def test_group_with_the_most_members_takes_no_more() -> None:
+def test_add_to_a_group_with_the_maximum_of_members_is_rejected() -> None:
     names = [f"n{number}" for number in range(MEMBERS_MAX)]
     addresses = ";".join(f"{name}={name}:1" for name in names)
     full = Members(frozenset(names[:3]), learners=frozenset(names[3:]), addresses=addresses)
@@ -61,7 +61,7 @@ def test_group_with_the_most_members_takes_no_more() -> None:
         changed(full, LEARNER, "one-more", address="d:4")
 
 
-def test_change_requested_twice_is_made_once(tmp_path: Path) -> None:
+def test_change_requested_twice_is_applied_once(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         gone = next(one.group.node.id for one in trio.members if one is not leader)

@@ -29,7 +29,7 @@ def rows(number: int) -> list[tuple[int, int, str]]:
     return [(int(offset), int(size), name) for offset, size, name in found]
 
 
-def test_the_page_shows_the_body_of_a_header() -> None:
+def test_raft_page_shows_the_body_of_an_entry_header() -> None:
     sizes = [struct.calcsize(">" + letter) for letter in BODY.format.lstrip(">")]
     assert [size for _, size, _ in rows(1)] == sizes
     assert [offset for offset, _, _ in rows(1)] == [sum(sizes[:n]) for n in range(len(sizes))]
@@ -37,7 +37,7 @@ def test_the_page_shows_the_body_of_a_header() -> None:
     assert f"`{raft_entry.TOPIC}`" in PAGE
 
 
-def test_the_page_shows_a_slot() -> None:
+def test_raft_page_shows_a_state_slot() -> None:
     at = 0
     for offset, size, _ in rows(2):
         assert offset == at
@@ -49,7 +49,7 @@ def test_the_page_shows_a_slot() -> None:
     assert fields["vote"].rstrip(b"\0") == b"n1"
 
 
-def test_the_page_shows_a_mark() -> None:
+def test_raft_page_shows_a_mark() -> None:
     at = 0
     for offset, size, _ in rows(3):
         assert offset == at

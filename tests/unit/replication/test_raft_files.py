@@ -12,7 +12,7 @@ ROOM_LEFT = 60
 """Bytes; less than an entry without messages has."""
 
 
-def test_a_chunk_of_which_only_a_part_has_room_leaves_logs_equal(tmp_path: Path) -> None:
+def test_leader_with_room_for_part_of_a_chunk_leaves_logs_equal(tmp_path: Path) -> None:
     """The written part stays, and the next entries follow it on all members, unless another
     member becomes leader."""
 

@@ -20,7 +20,7 @@ def fill(member: Member) -> None:
         member.group.append(chunk(b"x" * 1000))
 
 
-def test_messages_reach_all_members_across_several_files(tmp_path: Path) -> None:
+def test_raft_group_replicates_messages_across_several_files(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         sent = [b"%d" % number * 50 for number in range(600)]
         for first in range(0, 600, 20):
@@ -32,7 +32,7 @@ def test_messages_reach_all_members_across_several_files(tmp_path: Path) -> None
     play(tmp_path, scene)
 
 
-def test_a_follower_refuses_messages(tmp_path: Path) -> None:
+def test_follower_rejects_messages(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         follower = next(member for member in trio.members if member is not leader)
@@ -42,7 +42,7 @@ def test_a_follower_refuses_messages(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_leader_whose_disk_fails_is_fenced_and_replaced(tmp_path: Path) -> None:
+def test_leader_whose_disk_fails_is_fenced_and_replaced(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         await trio.send(b"before")
         failed = await trio.leader()
@@ -78,7 +78,7 @@ def test_leader_with_a_full_disk_transfers_leadership(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_leader_serves_when_its_own_disk_has_what_is_committed(tmp_path: Path) -> None:
+def test_leader_serves_committed_entries_once_its_own_disk_has_them(tmp_path: Path) -> None:
     """The others are a majority without it, and may be faster."""
 
     async def scene(trio: Trio) -> None:
@@ -99,7 +99,7 @@ def test_a_leader_serves_when_its_own_disk_has_what_is_committed(tmp_path: Path)
     play(tmp_path, scene)
 
 
-def test_a_follower_whose_disk_is_full_catches_up(tmp_path: Path) -> None:
+def test_follower_whose_disk_was_full_catches_up(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         full = next(member for member in trio.members if member is not leader)
@@ -114,7 +114,7 @@ def test_a_follower_whose_disk_is_full_catches_up(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_damage_that_is_found_while_reading_is_repaired_after_a_start(tmp_path: Path) -> None:
+def test_damage_found_while_reading_is_repaired_after_a_restart(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         for number in range(30):
             await trio.send(b"%d" % number * 100)
@@ -198,7 +198,7 @@ def test_directory_of_another_member_is_rejected(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_peers_are_read_as_we_and_as_rocketmq_write_them() -> None:
+def test_peers_are_parsed_in_our_form_and_rocketmqs() -> None:
     assert peers_of("n0=a:1;n1=b:2") == {"n0": "a:1", "n1": "b:2"}
     assert peers_of("n0-a:1;n1-b:2") == {"n0": "a:1", "n1": "b:2"}
     for wrong in ("n0", "n0=a", "n0=a:0", "=a:1", "n0=a:1;n0=b:2"):

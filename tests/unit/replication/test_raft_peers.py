@@ -107,7 +107,7 @@ def test_invalid_greeting_is_rejected_with_a_reason(field: str, wrong: object) -
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000])
-def test_frame_that_is_nested_without_end_has_no_fields(text: bytes) -> None:
+def test_frame_nested_too_deeply_has_no_fields(text: bytes) -> None:
     assert raft_peers._json(text) == {}
 
 
@@ -115,7 +115,7 @@ def test_frame_that_is_nested_without_end_has_no_fields(text: bytes) -> None:
     "text", [b"[" * 4000, b'{"a":' * 800, b'{"member":' + b"[" * 4000, b"1" * 4096, b'"\xff"']
 )
 @pytest.mark.parametrize("is_greeted", [False, True])
-def test_frame_that_is_nested_without_end_is_rejected(text: bytes, *, is_greeted: bool) -> None:
+def test_frame_nested_too_deeply_is_rejected(text: bytes, *, is_greeted: bool) -> None:
     """Before and after the greeting, which a secret makes the first of two frames."""
 
     async def scene(peers: Peers, port: int) -> None:

@@ -35,7 +35,7 @@ def bodies(log: Log) -> list[bytes]:
         return [view.body for span in found.spans for view in decode_all(span)]
 
 
-def test_a_follower_has_the_same_bytes_at_the_same_places(leader: Log, tmp_path: Path) -> None:
+def test_storage_of_a_follower_has_the_same_bytes_and_offsets(leader: Log, tmp_path: Path) -> None:
     """Over several files, with barriers, members and chunks of all sizes."""
     for number in range(40):
         leader.send(*[b"%d-%d" % (number, n) * (number % 7 * 20 + 1) for n in range(3)])
@@ -54,7 +54,7 @@ def test_a_follower_has_the_same_bytes_at_the_same_places(leader: Log, tmp_path:
     assert bodies(follower) == bodies(leader) != []
 
 
-def test_every_file_begins_with_a_header(leader: Log) -> None:
+def test_storage_starts_every_file_with_a_header(leader: Log) -> None:
     for number in range(30):
         leader.send(b"x" * (number * 37 % 900 + 1))
     segments = leader.store.log.segments
@@ -64,7 +64,7 @@ def test_every_file_begins_with_a_header(leader: Log) -> None:
         assert raft_entry.header_at(data, 0, base=segment.start) is not None
 
 
-def test_a_large_chunk_becomes_several_entries(leader: Log) -> None:
+def test_storage_splits_a_large_chunk_into_several_entries(leader: Log) -> None:
     before, parts = leader.storage.last, list[bytes]()
     appended = leader.storage.append(chunk(*[b"y" * 500] * 30), Term(1), parts.append)
     assert leader.storage.last == before + len(parts) > before + 3
@@ -78,7 +78,7 @@ def test_a_large_chunk_becomes_several_entries(leader: Log) -> None:
     assert len(bodies(leader)) == 30
 
 
-def test_headers_are_in_no_queue_and_tools_find_the_log_sound(leader: Log, tmp_path: Path) -> None:
+def test_storage_headers_are_in_no_queue_and_pass_verify(leader: Log, tmp_path: Path) -> None:
     leader.send(b"a", b"b")
     leader.commit(leader.storage.last)
     assert [queue.key for queue in leader.store.queues] == [KEY]
@@ -90,7 +90,7 @@ def test_headers_are_in_no_queue_and_tools_find_the_log_sound(leader: Log, tmp_p
     assert found.records == 4
 
 
-def test_only_what_is_committed_can_be_seen_also_after_a_start(leader: Log, tmp_path: Path) -> None:
+def test_storage_shows_only_committed_entries_after_a_restart(leader: Log, tmp_path: Path) -> None:
     leader.send(b"first")
     leader.commit(leader.storage.last)
     leader.send(b"second")
@@ -105,7 +105,7 @@ def test_only_what_is_committed_can_be_seen_also_after_a_start(leader: Log, tmp_
     assert bodies(again) == [b"first", b"second"]
 
 
-def test_a_tail_that_another_leader_does_not_have_is_cut(leader: Log, tmp_path: Path) -> None:
+def test_storage_truncates_a_tail_that_the_new_leader_lacks(leader: Log, tmp_path: Path) -> None:
     leader.send(b"kept")
     leader.clock.advance(ms=7)  # a barrier has the time of the entry before it, which is this one
     leader.send(b"lost" * 100)
@@ -126,7 +126,7 @@ def test_a_tail_that_another_leader_does_not_have_is_cut(leader: Log, tmp_path: 
     assert again.storage.saved(HardState()).terms == ((1, 1), (3, 2))
 
 
-def test_entries_that_are_there_are_not_written_again(leader: Log) -> None:
+def test_storage_does_not_rewrite_entries_it_has(leader: Log) -> None:
     leader.send(b"a")
     leader.send(b"b")
     before, end = leader.bytes(), leader.store.log.end
@@ -134,7 +134,7 @@ def test_entries_that_are_there_are_not_written_again(leader: Log) -> None:
     assert leader.bytes() == before
 
 
-def test_a_chunk_for_another_place_is_refused(leader: Log, tmp_path: Path) -> None:
+def test_storage_rejects_a_chunk_for_another_offset(leader: Log, tmp_path: Path) -> None:
     (data,) = leader.send(b"a")
     leader.send(b"b")
     follower = Log(tmp_path / "n1", member="n1")
@@ -149,7 +149,7 @@ def test_a_chunk_for_another_place_is_refused(leader: Log, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("missing", [1, 100, HEADER_BYTES, HEADER_BYTES + 30])
-def test_an_entry_that_is_not_whole_is_cut(leader: Log, tmp_path: Path, missing: int) -> None:
+def test_storage_truncates_an_incomplete_entry(leader: Log, tmp_path: Path, missing: int) -> None:
     """A crash leaves the header, and not all of its records."""
     leader.send(b"whole")
     end = leader.store.log.end
@@ -165,7 +165,7 @@ def test_an_entry_that_is_not_whole_is_cut(leader: Log, tmp_path: Path, missing:
     assert again.store.log.end == end
 
 
-def test_members_are_found_again(leader: Log, tmp_path: Path) -> None:
+def test_storage_restores_members_after_a_crash(leader: Log, tmp_path: Path) -> None:
     leader.storage.write([members(2, "n0", "n1")])
     leader.send(b"a")
     leader.storage.write([members(4, "n0", "n1", "n3")])
@@ -178,7 +178,7 @@ def test_members_are_found_again(leader: Log, tmp_path: Path) -> None:
     assert again.storage.members.current == members_of(["n0", "n1"])
 
 
-def test_a_log_whose_oldest_files_have_expired(leader: Log, tmp_path: Path) -> None:
+def test_storage_of_a_log_with_expired_files_opens(leader: Log, tmp_path: Path) -> None:
     leader.storage.write([members(2, "n0", "n1")])
     for _ in range(60):
         leader.send(b"z" * 300)
@@ -196,9 +196,7 @@ def test_a_log_whose_oldest_files_have_expired(leader: Log, tmp_path: Path) -> N
     assert again.storage.members.rows() == ((2, members_of(["n0", "n1"])),)
 
 
-def test_storage_begins_again_where_the_log_of_the_leader_starts(
-    leader: Log, tmp_path: Path
-) -> None:
+def test_storage_restarts_where_the_log_of_the_leader_starts(leader: Log, tmp_path: Path) -> None:
     old = queue_key("old", 0)
     leader.send(b"a", b"b", b"c", key=old)
     for _ in range(60):
@@ -238,7 +236,7 @@ def test_storage_damage_cuts_everything_after_it(leader: Log, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("flipped", [1500, 1560, 1640, 1700, 2000])
-def test_a_member_that_is_repaired_after_damage_shows_every_message(
+def test_storage_repaired_after_damage_shows_every_message(
     leader: Log, tmp_path: Path, flipped: int
 ) -> None:
     """A damaged message leaves a mark in its queue, which must go when the log is cut before it."""
@@ -329,6 +327,6 @@ def test_member_that_lost_its_whole_log_is_in_doubt(leader: Log, tmp_path: Path)
 @pytest.mark.parametrize(
     "mark", [b"", b"{}", b"[1]", b"[1,[[2,3]]]", b'[1,[["t",0,"x"]]]', b"[" * 100_000, b"\xff"]
 )
-def test_mark_that_can_not_be_read_is_a_protocol_error(mark: bytes) -> None:
+def test_mark_that_cannot_be_decoded_is_a_protocol_error(mark: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="mark of a log"):
         decode_mark(mark)

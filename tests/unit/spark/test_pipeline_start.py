@@ -42,7 +42,7 @@ def started(directory: Path, writer: Writer) -> dict[str, Any]:
     return run._queries
 
 
-def test_start_is_retried_while_the_python_process_is_late(tmp_path: Path) -> None:
+def test_pipeline_start_is_retried_while_the_python_process_is_late(tmp_path: Path) -> None:
     writer = Writer(*[f"{TOO_LATE}."] * (STARTS_MAX - 1))
     assert started(tmp_path, writer) == {"sink-0": "query"}
     assert writer.starts == STARTS_MAX
@@ -51,7 +51,9 @@ def test_start_is_retried_while_the_python_process_is_late(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("reasons", "starts"), [([f"{TOO_LATE}."] * STARTS_MAX, STARTS_MAX), (["no such table"], 1)]
 )
-def test_start_that_fails_for_good_raises(tmp_path: Path, reasons: list[str], starts: int) -> None:
+def test_pipeline_start_that_fails_permanently_raises(
+    tmp_path: Path, reasons: list[str], starts: int
+) -> None:
     writer = Writer(*reasons)
     with pytest.raises(PySparkException, match=reasons[0]):
         started(tmp_path, writer)

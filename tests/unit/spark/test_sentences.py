@@ -43,5 +43,5 @@ tianzhou.spark.tables.errors.TableError: column n of the table is bigint; cast i
         ("", "Spark gave no reason"),
     ],
 )
-def test_sentence_of_a_spark_error_is_one_sentence(printed: str, sentence: str) -> None:
+def test_spark_error_is_summarised_in_one_sentence(printed: str, sentence: str) -> None:
     assert sentence_of(RuntimeError(printed)) == sentence

@@ -24,7 +24,7 @@ def read(*, is_stream: bool = False, **given: str) -> ReadOptions:
     return read_options_of(ORDERS | given, is_stream=is_stream)
 
 
-def test_names_are_case_insensitive_and_old_spellings_work() -> None:
+def test_option_names_ignore_case_and_accept_old_spellings() -> None:
     found = read_options_of(
         {
             "NameServer": "a:1,b:2",
@@ -42,7 +42,7 @@ def test_names_are_case_insensitive_and_old_spellings_work() -> None:
     assert found.start.offsets == {"x": {"broker": {0: 23, 1: -1}}}
 
 
-def test_batches_start_at_earliest_and_streams_at_latest() -> None:
+def test_starting_offsets_default_to_earliest_in_batches_latest_in_streams() -> None:
     assert (read().start.offsets, read().end.offsets) == (EARLIEST, LATEST)
     assert read(is_stream=True).start.offsets == LATEST
     assert read(is_stream=True, startingOffsets="Earliest").start.offsets == EARLIEST
@@ -63,11 +63,11 @@ def test_topic_option_is_names_or_a_pattern() -> None:
     ("text", "ms"),
     [("500ms", 500), ("30s", 30_000), ("2 minutes", 120_000), ("7", 7), ("1h", 3_600_000)],
 )
-def test_durations_are_parsed_with_their_units(text: str, ms: int) -> None:
+def test_option_durations_are_parsed_with_their_units(text: str, ms: int) -> None:
     assert read_duration_ms(text) == ms
 
 
-def test_times_are_parsed_as_milliseconds_or_iso_8601() -> None:
+def test_option_times_are_parsed_as_milliseconds_or_iso_8601() -> None:
     assert read_time_ms("1700000000123") == 1_700_000_000_123
     assert read_time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
     assert read_time_ms("2023-11-15T06:13:20+08:00") == 1_700_000_000_000
@@ -124,14 +124,14 @@ def test_all_invalid_options_are_reported_together() -> None:
         read(minPartitions="x", failOnDataLoss="y")
 
 
-def test_streams_reject_end_and_pushdown() -> None:
+def test_stream_options_reject_end_and_pushdown() -> None:
     with pytest.raises(SourceError, match="a stream has no end"):
         read(is_stream=True, endingOffsets="latest")
     with pytest.raises(SourceError, match="pushdown is for batches"):
         read(is_stream=True, pushdown="true")
 
 
-def test_secrets_are_not_shown() -> None:
+def test_options_hide_secrets() -> None:
     assert "hush" not in repr(read(accessKey="me", secretKey="hush").cluster)
 
 
@@ -148,7 +148,7 @@ def test_write_options_are_validated() -> None:
     write_options_of(ORDERS | {"checkpointLocation": "x"}, is_stream=True)
 
 
-def test_nameserver_defaults_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nameserver_option_defaults_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "b:2")
     assert read_options_of({"topic": "orders"}, is_stream=False).cluster.nameserver == "b:2"
     monkeypatch.setenv("TIANZHOU_NAMESERVER", "a")

@@ -10,7 +10,7 @@ import pytest
 import tianzhou.spark
 
 
-def test_public_names_stay_functions_after_submodule_imports() -> None:
+def test_spark_package_names_stay_functions_after_submodule_imports() -> None:
     """Importing a module with the name of a function would replace the function."""
     for _ in range(2):
         assert callable(tianzhou.spark.session)
@@ -20,12 +20,12 @@ def test_public_names_stay_functions_after_submodule_imports() -> None:
         tianzhou.spark.nothing  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
-def test_importing_the_package_does_not_import_spark() -> None:
+def test_spark_package_import_does_not_import_pyspark() -> None:
     code = "import sys, tianzhou.spark; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_package_contains_everything_that_executors_need(tmp_path: Path) -> None:
+def test_spark_package_has_every_module_that_executors_need(tmp_path: Path) -> None:
     path = tianzhou.spark.package(tmp_path)
     names = zipfile.ZipFile(path).namelist()
     assert "pyspark_rocketmq.py" in names

@@ -32,7 +32,7 @@ def seen() -> Iterator[list[tuple[bytes, int, list[QueueKey | None]]]]:
         append_check.remove(check)
 
 
-def test_installed_check_sees_each_chunk_once_with_its_place_and_queues(
+def test_append_check_gets_each_chunk_once_with_offset_and_queues(
     seen: list[tuple[bytes, int, list[QueueKey | None]]],
 ) -> None:
     store = open_store("data", files=SimDisk())
@@ -44,7 +44,7 @@ def test_installed_check_sees_each_chunk_once_with_its_place_and_queues(
     store.close()
 
 
-def test_chunk_that_the_check_objects_to_is_not_written(
+def test_append_check_that_raises_prevents_the_write(
     seen: list[tuple[bytes, int, list[QueueKey | None]]],
 ) -> None:
     store = open_store("data", files=SimDisk())

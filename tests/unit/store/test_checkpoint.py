@@ -67,7 +67,7 @@ def test_checkpoint_new_file_has_the_size_java_expects(tmp_path: Path) -> None:
     file.close()
 
 
-def test_decode_without_a_valid_begin_part_knows_the_rest_but_not_where_the_log_begins() -> None:
+def test_checkpoint_without_a_valid_begin_part_keeps_the_rest() -> None:
     page = encode(FULL)
     unknown = replace(FULL, log_begin=module.UNKNOWN)
     assert decode(page[: module.BEGIN_AT]) == unknown, "as versions without the part wrote it"
@@ -78,5 +78,5 @@ def test_decode_without_a_valid_begin_part_knows_the_rest_but_not_where_the_log_
             assert decode(bytes(damaged)) == unknown
 
 
-def test_decode_with_a_negative_begin_does_not_know_where_the_log_begins() -> None:
+def test_checkpoint_with_a_negative_begin_has_an_unknown_begin() -> None:
     assert decode(encode(replace(FULL, log_begin=-5))).log_begin == module.UNKNOWN

@@ -66,7 +66,7 @@ def times(store: MessageStore) -> list[int]:
     return [time for _, _, time in UNIT.iter_unpack(queue.read(0, queue.end))]
 
 
-def test_verify_of_a_topic_that_was_deleted_and_created_again_is_clean() -> None:
+def test_verify_of_a_deleted_and_recreated_topic_is_clean() -> None:
     world = World()
     store = world.open()
     put(store, chunk(b"old", b"older", key=KEY))
@@ -82,7 +82,7 @@ def test_verify_of_a_topic_that_was_deleted_and_created_again_is_clean() -> None
     assert (found.is_sound, found.deleted_units) == (True, 2), found.problems
 
 
-def test_rebuild_does_not_bring_a_deleted_topic_back() -> None:
+def test_rebuild_does_not_restore_a_deleted_topic() -> None:
     world = World()
     store = world.open()
     put(store, chunk(b"old", key=KEY))
@@ -114,7 +114,7 @@ def test_verify_and_rebuild_use_the_delay_levels_of_the_directory() -> None:
     store.close()
 
 
-def test_changed_delay_levels_leave_the_times_of_older_messages() -> None:
+def test_changed_delay_levels_keep_the_times_of_older_messages() -> None:
     world = World()
     for levels in ((7000,), (9000, 1), (3000,)):
         store = world.open(*levels)
@@ -129,7 +129,7 @@ def test_changed_delay_levels_leave_the_times_of_older_messages() -> None:
     store.close()
 
 
-def test_log_that_was_cut_forgets_what_was_known_behind_the_cut() -> None:
+def test_derivation_of_a_truncated_log_forgets_later_deletions() -> None:
     world = World()
     store = world.open()
     put(store, chunk(b"kept", key=KEY))
@@ -152,7 +152,7 @@ def run_of(*offsets: int, key: QueueKey = KEY) -> QueueUnits:
     )
 
 
-def test_live_leaves_out_records_before_the_deletion() -> None:
+def test_derivation_live_excludes_records_before_the_deletion() -> None:
     derivation = Derivation(SimDisk(), "config", (1,))
     derivation.delete_topic(KEY.topic, 500)
     derivation.delete_topic(KEY.topic, 300)
@@ -164,7 +164,7 @@ def test_live_leaves_out_records_before_the_deletion() -> None:
     assert derivation.live(other) is other
 
 
-def test_file_that_cannot_be_read_is_named() -> None:
+def test_derivation_file_that_cannot_be_decoded_is_named() -> None:
     disk = SimDisk()
     disk.make_dirs("config")
     disk.create(f"config/{FILE}", 0).pwrite(0, b"{")
@@ -172,7 +172,7 @@ def test_file_that_cannot_be_read_is_named() -> None:
         Derivation(disk, "config", (1,))
 
 
-def test_history_of_expired_records_only_is_forgotten() -> None:
+def test_derivation_history_of_expired_records_is_removed() -> None:
     disk = SimDisk()
     for delays, end in (((1,), 0), ((2,), 100), ((3,), 200)):
         Derivation(disk, "config", delays).begin(0, end)

@@ -173,7 +173,7 @@ def test_dispatch_without_an_index_fills_queues(world: World) -> None:
     assert world.offsets() == world.starts
 
 
-def test_dispatch_of_overwritten_bytes_reports_damage_and_goes_on_behind(world: World) -> None:
+def test_dispatch_of_overwritten_bytes_reports_damage_and_continues(world: World) -> None:
     world.append(chunk(b"a", b"b", b"c"))
     world.log.segments[0].file.pwrite(world.starts[1], b"\1" * 8)
     assert count(world.run()) == 1
@@ -185,7 +185,7 @@ def test_dispatch_of_overwritten_bytes_reports_damage_and_goes_on_behind(world: 
     assert world.dispatcher.damage == []
 
 
-def test_dispatch_without_a_sound_record_behind_the_damage_goes_to_the_limit(world: World) -> None:
+def test_dispatch_without_a_valid_record_after_damage_goes_to_the_limit(world: World) -> None:
     world.append(chunk(b"a", b"b"))
     world.log.segments[0].file.pwrite(world.starts[1], b"\1" * 8)
     while world.run():
@@ -197,7 +197,7 @@ def test_dispatch_without_a_sound_record_behind_the_damage_goes_to_the_limit(wor
 
 @pytest.mark.usefixtures("unchecked_appends")
 @pytest.mark.parametrize("count_of_others", [1, 40])
-def test_dispatch_of_a_malformed_record_leaves_out_that_record_only(
+def test_dispatch_of_a_malformed_record_skips_that_record_only(
     world: World, count_of_others: int
 ) -> None:
     """Flag bits that claim long hosts, under a checksum that agrees: what a bug could write."""

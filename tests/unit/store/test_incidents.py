@@ -63,7 +63,7 @@ def test_incidents_beyond_the_limit_are_counted() -> None:
     assert disk.open("config/incidents.json").size() < 200 * KEPT_MAX
 
 
-def test_kept_ends_only_grow_until_the_topic_is_deleted() -> None:
+def test_incidents_kept_queue_ends_grow_until_the_topic_is_deleted() -> None:
     disk = SimDisk()
     found = Incidents(disk, "config")
     found.keep_ends({"a": {0: 5, 1: 7}, "b": {0: 1}}, skipped=3)

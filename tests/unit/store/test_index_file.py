@@ -137,7 +137,7 @@ def test_index_file_of_another_size_is_rejected(tmp_path: Path) -> None:
     file.close()
 
 
-def test_find_in_a_shortened_file_raises_store_damaged(tmp_path: Path) -> None:
+def test_index_file_shortened_raises_store_damaged_in_find(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put(*rows(100, 1))
     made.seal()
@@ -147,7 +147,7 @@ def test_find_in_a_shortened_file_raises_store_damaged(tmp_path: Path) -> None:
     made.close()
 
 
-def test_put_into_a_shortened_file_raises_and_adds_nothing(tmp_path: Path) -> None:
+def test_index_file_shortened_raises_in_put_and_adds_nothing(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3], [100], [NOW])
     os.truncate(tmp_path / "index", file_bytes(SLOTS, 2))
@@ -163,7 +163,7 @@ def entries_on(disk: SimDisk, entries: int) -> IndexFile:
     return IndexFile.begin(file, empty_slots(SLOTS), entries=entries, offset=5, timestamp=NOW)
 
 
-def test_put_after_a_failed_write_keeps_the_chain() -> None:
+def test_index_file_put_after_a_failed_write_keeps_the_chain() -> None:
     """The slot must not lead to an entry that was never written."""
     disk = SimDisk()
     made = entries_on(disk, 1000)
@@ -180,7 +180,7 @@ def test_put_after_a_failed_write_keeps_the_chain() -> None:
         assert list(made.find(3, 0, 1 << 60)) == offsets[::-1] + found
 
 
-def test_write_out_after_a_failed_write_writes_all_entries() -> None:
+def test_index_file_write_out_after_a_failed_write_writes_all_entries() -> None:
     disk = SimDisk()
     made = entries_on(disk, ENTRIES)
     made.put([3] * 50, list(range(1000, 1050)), [NOW] * 50)
@@ -192,7 +192,7 @@ def test_write_out_after_a_failed_write_writes_all_entries() -> None:
     assert list(again.find(3, 0, 1 << 60)) == list(range(1049, 999, -1))
 
 
-def test_put_of_single_entries_writes_a_page_at_a_time() -> None:
+def test_index_file_put_of_single_entries_writes_a_page_at_a_time() -> None:
     disk = SimDisk()
     made = entries_on(disk, 1000)
     before = len(disk.calls)
@@ -203,7 +203,7 @@ def test_put_of_single_entries_writes_a_page_at_a_time() -> None:
     assert list(made.find(3, 0, 1 << 60)) == list(range(1499, 999, -1))
 
 
-def test_write_out_of_a_shortened_file_raises_and_keeps_it_short(tmp_path: Path) -> None:
+def test_index_file_shortened_raises_in_write_out_and_stays_short(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3], [100], [NOW])
     os.truncate(tmp_path / "index", file_bytes(SLOTS, 2))
@@ -214,7 +214,7 @@ def test_write_out_of_a_shortened_file_raises_and_keeps_it_short(tmp_path: Path)
 
 
 @pytest.mark.parametrize("offset", [0, 1000, 1001, 5950, 20_900, 20_901])
-def test_count_below_finds_the_first_entry_at_or_beyond_an_offset(
+def test_index_file_count_below_is_the_first_entry_from_an_offset(
     tmp_path: Path, offset: int
 ) -> None:
     made = begin(tmp_path / "index")

@@ -142,7 +142,7 @@ def test_key_index_file_without_disk_space_is_closed_and_removed() -> None:
     index.close()
 
 
-def test_find_skips_a_shortened_file_and_reports_it_once(tmp_path: Path) -> None:
+def test_key_index_find_skips_a_shortened_file_and_reports_it_once(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 35)
     reported: list[tuple[str, str]] = []
@@ -156,7 +156,7 @@ def test_find_skips_a_shortened_file_and_reports_it_once(tmp_path: Path) -> None
     index.close()
 
 
-def test_put_continues_in_a_new_file_after_the_newest_was_shortened(tmp_path: Path) -> None:
+def test_key_index_put_after_shortening_continues_in_a_new_file(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 13)
     os.truncate(index.files[-1].file.path, 40)
@@ -169,7 +169,7 @@ def test_put_continues_in_a_new_file_after_the_newest_was_shortened(tmp_path: Pa
     index.close()
 
 
-def test_write_out_of_a_shortened_file_abandons_it_and_put_continues(tmp_path: Path) -> None:
+def test_key_index_write_out_abandons_a_shortened_file(tmp_path: Path) -> None:
     """A checkpoint must not fail because of a file that the log can replace."""
     index = make(tmp_path / "index", ManualClock())
     put(index, 13)
@@ -182,14 +182,14 @@ def test_write_out_of_a_shortened_file_abandons_it_and_put_continues(tmp_path: P
     index.close()
 
 
-def test_only_the_newest_file_holds_its_slots_in_memory(tmp_path: Path) -> None:
+def test_key_index_keeps_only_slots_of_the_newest_file_in_memory(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 35)
     assert [file._table is not None for file in index.files] == [False, False, False, True]
     index.close()
 
 
-def test_holds_after_the_clock_went_back_finds_every_entry(tmp_path: Path) -> None:
+def test_key_index_holds_every_entry_after_the_clock_went_back(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     hour_ms = 3_600_000
     timestamps = [NOW + hour_ms * (rank % 3 - 1) for rank in range(35)]

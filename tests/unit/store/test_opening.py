@@ -52,7 +52,7 @@ def _short_log() -> tuple[SimDisk, int]:
     return disk, caught.value.loss_at
 
 
-def test_open_after_a_refusal_succeeds() -> None:
+def test_open_after_a_rejected_open_succeeds() -> None:
     disk, end = _short_log()
     locks: list[File] = []
     found = taken(disk, replace(CONFIG, accept_loss_at=end), locks)

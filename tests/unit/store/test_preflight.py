@@ -77,7 +77,7 @@ class Stored:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_log_without_its_last_files_is_refused(clean: bool) -> None:
+def test_open_of_a_log_without_its_last_files_is_rejected(clean: bool) -> None:
     stored = Stored(clean=clean)
     stored.lose(2)
     refused = stored.refusal()
@@ -87,7 +87,7 @@ def test_a_log_without_its_last_files_is_refused(clean: bool) -> None:
     assert f"accept_loss_at={refused.loss_at}" in str(refused)
 
 
-def test_the_acceptance_of_another_loss_opens_nothing() -> None:
+def test_open_with_the_acceptance_of_another_loss_is_rejected() -> None:
     stored = Stored()
     stored.lose(1)
     first = stored.refusal()
@@ -95,7 +95,7 @@ def test_the_acceptance_of_another_loss_opens_nothing() -> None:
     assert stored.refusal(accept_loss_at=first.loss_at).loss_at < first.loss_at
 
 
-def test_an_accepted_loss_is_kept_as_an_incident_and_no_offset_is_used_twice() -> None:
+def test_accepted_loss_is_an_incident_and_reuses_no_offset() -> None:
     stored = Stored()
     stored.lose(2)
     loss_at = stored.refusal().loss_at
@@ -111,7 +111,7 @@ def test_an_accepted_loss_is_kept_as_an_incident_and_no_offset_is_used_twice() -
     assert read(store, stored.ends[KEY]) == [b"after the loss"]
 
 
-def test_used_offsets_survive_a_rebuild_after_an_accepted_loss() -> None:
+def test_accepted_loss_keeps_used_offsets_in_a_rebuild() -> None:
     stored = Stored()
     stored.lose(2)
     stored.open(accept_loss_at=stored.refusal().loss_at).close()
@@ -121,7 +121,7 @@ def test_used_offsets_survive_a_rebuild_after_an_accepted_loss() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_verify_after_an_accepted_loss_takes_no_kept_offset_for_damage(clean: bool) -> None:
+def test_verify_after_an_accepted_loss_reports_no_kept_offset(clean: bool) -> None:
     """The advice would be a rebuild, which keeps these offsets too."""
     stored = Stored(clean=clean)
     stored.lose(2)
@@ -135,7 +135,7 @@ def test_verify_after_an_accepted_loss_takes_no_kept_offset_for_damage(clean: bo
     assert found.is_sound, found
 
 
-def test_verify_after_an_accepted_loss_still_finds_a_queue_that_is_too_long() -> None:
+def test_verify_after_an_accepted_loss_reports_a_too_long_queue() -> None:
     stored = Stored()
     stored.lose(2)
     stored.open(accept_loss_at=stored.refusal().loss_at).close()
@@ -158,7 +158,7 @@ def verified(disk: SimDisk) -> Findings:
         directory.close()
 
 
-def test_a_loss_behind_the_checkpoint_of_the_queues_skips_offsets_that_may_be_used() -> None:
+def test_accepted_loss_after_the_checkpoint_skips_offsets_possibly_used() -> None:
     """Units that only memory held are lost with the process, so their number is unknown."""
     stored = Stored(clean=False)
     assert stored.disk.list("store/consumequeue") == [], "all units were in memory"
@@ -171,7 +171,7 @@ def test_a_loss_behind_the_checkpoint_of_the_queues_skips_offsets_that_may_be_us
     assert {key: store.max_offset(key) for key in ends} == ends, "once is enough"
 
 
-def test_a_member_that_peers_repair_opens_a_short_log_and_reports_it() -> None:
+def test_open_of_a_short_log_that_peers_repair_reports_it() -> None:
     stored = Stored()
     stored.lose(1)
     store = stored.open(is_repaired=True)
@@ -180,7 +180,7 @@ def test_a_member_that_peers_repair_opens_a_short_log_and_reports_it() -> None:
     assert store.max_offset(KEY) < stored.ends[KEY], "peers bring the messages at their offsets"
 
 
-def test_a_short_last_file_that_holds_all_its_records_is_opened() -> None:
+def test_open_of_a_short_last_file_with_all_records_succeeds() -> None:
     """A crash between shortening a file and lengthening it again leaves one."""
     stored = Stored()
     stored.disk.open(f"store/commitlog/{stored.files()[-1]}").truncate(stored.end % FILE_BYTES)
@@ -189,7 +189,7 @@ def test_a_short_last_file_that_holds_all_its_records_is_opened() -> None:
     assert store.incidents.open == []
 
 
-def test_a_last_file_that_lost_its_end_is_refused() -> None:
+def test_open_of_a_last_file_that_lost_its_end_is_rejected() -> None:
     stored = Stored()
     last = stored.files()[-1]
     stored.disk.open(f"store/commitlog/{last}").truncate(300)
@@ -223,7 +223,7 @@ def _java_offsets_alone(stored: Stored) -> None:
         (_java_offsets_alone, "consumer groups have read up to 2 offsets of it"),
     ],
 )
-def test_a_directory_whose_log_is_missing_is_refused(
+def test_open_of_a_directory_without_its_log_is_rejected(
     take: Callable[[Stored], None], evidence: str
 ) -> None:
     stored = Stored()
@@ -234,7 +234,7 @@ def test_a_directory_whose_log_is_missing_is_refused(
     assert "storePathCommitLog" in str(refused)
 
 
-def test_a_directory_without_its_lock_is_refused_without_creating_one() -> None:
+def test_open_of_a_directory_without_its_lock_creates_none() -> None:
     stored = Stored()
     _without_log(stored)
     stored.disk.remove("store/lock")
@@ -242,7 +242,7 @@ def test_a_directory_without_its_lock_is_refused_without_creating_one() -> None:
     assert "lock" not in stored.disk.list("store")
 
 
-def test_a_missing_log_names_the_path_where_it_was() -> None:
+def test_open_without_the_log_reports_its_recorded_path() -> None:
     disk, clock = SimDisk(), ManualClock()
     config = replace(CONFIG, commit_log_path="other/log")
     store = MessageStore(disk, "store", config, clock)
@@ -254,7 +254,7 @@ def test_a_missing_log_names_the_path_where_it_was() -> None:
     assert read(store, 0) == [b"one"]
 
 
-def test_a_store_in_which_nothing_was_stored_opens_again() -> None:
+def test_open_of_an_empty_store_again_succeeds() -> None:
     disk, clock = SimDisk(), ManualClock()
     for _ in range(2):
         store = MessageStore(disk, "store", CONFIG, clock)
@@ -270,7 +270,7 @@ def test_a_store_in_which_nothing_was_stored_opens_again() -> None:
         ("store/config/consumerOffsets/CURRENT", "RocksDB"),
     ],
 )
-def test_a_layout_that_cannot_be_read_is_refused(path: str, said: str) -> None:
+def test_open_with_an_unreadable_layout_is_rejected(path: str, said: str) -> None:
     disk = SimDisk()
     disk.make_dirs(path.rpartition("/")[0])
     disk.create(path, 8).close()
@@ -280,7 +280,7 @@ def test_a_layout_that_cannot_be_read_is_refused(path: str, said: str) -> None:
     assert bytes_of(disk) == before
 
 
-def test_a_gap_between_files_is_refused_before_anything_is_changed() -> None:
+def test_open_with_a_gap_between_files_is_rejected_unchanged() -> None:
     stored = Stored()
     stored.disk.remove(f"store/commitlog/{stored.files()[1]}")
     before = bytes_of(stored.disk)
@@ -297,7 +297,7 @@ def _java_checkpoint(stored: Stored, timestamp: int) -> None:
     stored.disk.open("store/checkpoint").pwrite(0, page)
 
 
-def test_a_java_log_without_a_record_as_young_as_its_checkpoint_is_reported() -> None:
+def test_open_of_a_java_log_older_than_its_checkpoint_is_reported() -> None:
     stored = Stored()
     _java_checkpoint(stored, stored.clock.now_ms())
     stored.lose(2)
@@ -307,20 +307,20 @@ def test_a_java_log_without_a_record_as_young_as_its_checkpoint_is_reported() ->
 
 
 @pytest.mark.parametrize("later_ms", [0, 1_000_000])
-def test_a_whole_java_log_is_not_reported_whatever_time_its_checkpoint_says(later_ms: int) -> None:
+def test_open_of_a_complete_java_log_reports_nothing(later_ms: int) -> None:
     """A time in the future is nonsense: RocketMQ's checkpoint has no checksum."""
     stored = Stored()
     _java_checkpoint(stored, stored.clock.now_ms() + later_ms)
     assert stored.open().incidents.open == []
 
 
-def test_the_java_checkpoint_has_the_layout_that_these_tests_write() -> None:
+def test_java_checkpoint_has_the_layout_of_these_tests() -> None:
     assert struct.calcsize(">qqq") == TIMES.size
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("name", ["topics", "consumerOffset", "timerProgress", "derivation"])
-def test_unreadable_table_is_refused_before_anything_is_changed(name: str, clean: bool) -> None:
+def test_open_with_an_unreadable_table_is_rejected_unchanged(name: str, clean: bool) -> None:
     stored = Stored(clean=clean)
     path = f"store/config/{name}.json"
     if stored.disk.exists(path):
@@ -366,7 +366,7 @@ def test_open_without_the_first_log_files_reports_the_range_and_serves_the_rest(
     assert stored.open().incidents.open == [], "a new start does not report it again"
 
 
-def test_open_after_a_second_loss_at_the_begin_reports_only_the_new_range() -> None:
+def test_open_after_a_second_loss_at_the_start_reports_the_new_range() -> None:
     stored = Stored()
     begin = lose_first(stored, 1)
     stored.open().close()
@@ -375,7 +375,7 @@ def test_open_after_a_second_loss_at_the_begin_reports_only_the_new_range() -> N
     assert places == [f"0-{begin}", f"{begin}-{begin + FILE_BYTES}"]
 
 
-def test_open_of_a_member_that_peers_repair_reports_a_late_begin_as_a_warning() -> None:
+def test_open_of_a_late_log_that_peers_repair_is_a_warning() -> None:
     stored = Stored()
     lose_first(stored, 1)
     found = stored.open(is_repaired=True).incidents.open
@@ -393,7 +393,7 @@ def test_open_after_retention_removed_files_reports_nothing() -> None:
     assert store.incidents.open == []
 
 
-def test_open_after_java_had_the_directory_takes_missing_first_files_for_expired() -> None:
+def test_open_after_java_treats_missing_first_files_as_expired() -> None:
     stored = Stored()
     stored.disk.open("store/lock").pwrite(0, b"lock")
     lose_first(stored, 1)
@@ -413,7 +413,7 @@ def test_open_of_a_follower_that_began_later_reports_nothing() -> None:
     assert read_checkpoint(stored.disk, "store/checkpoint").log_begin == 10 * FILE_BYTES
 
 
-def test_open_killed_at_any_call_of_begin_again_reports_no_late_begin() -> None:
+def test_open_killed_at_any_call_of_begin_again_reports_no_loss() -> None:
     stored = Stored()
     store, points = stored.open(), list[CrashPoint]()
     stored.disk.on_call = lambda: points.append(stored.disk.crash_point())

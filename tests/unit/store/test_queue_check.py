@@ -39,14 +39,14 @@ LIVES = [
 
 
 @pytest.mark.parametrize("runs", LIVES)
-def test_queue_that_took_these_runs_is_right(runs: list[QueueUnits]) -> None:
+def test_queue_check_of_matching_units_is_correct(runs: list[QueueUnits]) -> None:
     queue = queue_of(*runs)
     check = check_of(queue)
     assert all(check.take(one) for one in runs)
     assert (check.is_wrong, check.pending, check.owed, check.end) == (False, 0, 0, queue.end)
 
 
-def test_units_of_a_deleted_topic_are_counted_and_not_compared() -> None:
+def test_queue_check_counts_but_does_not_compare_units_of_a_deleted_topic() -> None:
     runs = LIVES[-1]
     check = check_of(queue_of(*runs[1:]))
     for one in runs:
@@ -54,13 +54,13 @@ def test_units_of_a_deleted_topic_are_counted_and_not_compared() -> None:
     assert (check.deleted, check.count, check.is_wrong) == (3, 2, False)
 
 
-def test_other_units_are_wrong() -> None:
+def test_queue_check_of_different_units_is_wrong() -> None:
     check = check_of(queue_of(run(0, 100, 201)))
     check.take(run(0, 100, 200))
     assert check.is_wrong
 
 
-def test_units_that_the_queue_lacks_are_pending() -> None:
+def test_queue_check_of_missing_units_is_pending() -> None:
     check = check_of(queue_of(run(0, 100)))
     check.take(run(0, 100, 200, 300))
     assert (check.is_wrong, check.pending, check.owed) == (False, 2, 2)
@@ -69,7 +69,7 @@ def test_units_that_the_queue_lacks_are_pending() -> None:
     assert (nothing.exists, nothing.pending) == (False, 1)
 
 
-def test_rank_that_the_log_cannot_explain_is_refused_as_by_the_queue() -> None:
+def test_queue_check_rejects_an_impossible_offset_like_the_queue() -> None:
     queue = queue_of(run(0, 100))
     far = run(1_000_000, 300)
     assert not queue.append(far.first, far.units)
@@ -79,7 +79,7 @@ def test_rank_that_the_log_cannot_explain_is_refused_as_by_the_queue() -> None:
     assert (check.end, check.is_wrong, check.pending) == (1, False, 0)
 
 
-def test_rank_behind_a_wide_gap_of_lost_messages_is_explained() -> None:
+def test_queue_check_accepts_an_offset_after_an_accepted_loss() -> None:
     queue = queue_of(run(0, 100))
     kept = QueueOffset(5_000)
     queue.append(kept, b"")  # as a start with an accepted loss does

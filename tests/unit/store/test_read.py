@@ -102,7 +102,7 @@ def test_read_examines_a_bounded_number_of_units(tmp_path: Path, tags: set[int] 
     store.close()
 
 
-def test_result_outlives_the_file_it_was_read_from(tmp_path: Path) -> None:
+def test_read_result_is_valid_after_its_file_is_deleted(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     put(store, *[b"%04d" % n * 100 for n in range(30)])
@@ -159,7 +159,7 @@ class _Shim(RealFile):
 
 
 @pytest.mark.parametrize("tags", [None, A])
-def test_unreadable_page_is_damage_to_its_records_only(
+def test_read_of_an_unreadable_page_reports_damage_to_its_records_only(
     tmp_path: Path, tags: set[int] | None
 ) -> None:
     files = FailingReads()
@@ -177,7 +177,7 @@ def test_unreadable_page_is_damage_to_its_records_only(
     store.close()
 
 
-def test_start_with_an_unreadable_page_reports_damage_and_cuts_nothing(tmp_path: Path) -> None:
+def test_start_with_an_unreadable_page_reports_damage_and_keeps_the_log(tmp_path: Path) -> None:
     files = FailingReads()
     store = open_store(tmp_path, files=files)
     put(store, *[b"%04d" % n * 20 for n in range(30)])
@@ -202,7 +202,7 @@ def test_start_with_an_unreadable_page_reports_damage_and_cuts_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("unit", [(0, 5, 0), (1, 95, 0), (4090, 91, 0), (-5, 200, 0), (0, -9, 0)])
-def test_read_of_a_queue_with_a_wrong_unit_passes_it_over(
+def test_read_of_a_queue_with_a_wrong_unit_skips_it(
     tmp_path: Path, unit: tuple[int, int, int]
 ) -> None:
     store = open_store(tmp_path)
@@ -224,7 +224,7 @@ def test_read_of_a_queue_with_a_wrong_unit_passes_it_over(
     [(1 << 60, 200), (-5, 200), (-(1 << 63), 200), (0, 0), (100, -7)],
     ids=["beyond", "before", "long-before", "zero", "size"],
 )
-def test_unit_that_leads_nowhere_is_left_out_and_reported(
+def test_read_of_a_unit_without_a_record_skips_and_reports_it(
     tmp_path: Path, tags: set[int] | None, place: tuple[int, int]
 ) -> None:
     """The queue is damaged and the log is not; a consumer misses a message all the same."""

@@ -402,7 +402,7 @@ def test_recovery_rewrites_bytes_that_may_not_be_synced() -> None:
     assert len(disk.calls) == before
 
 
-def test_queue_that_got_its_first_message_since_the_checkpoint_needs_no_rebuild() -> None:
+def test_recovery_with_a_queue_newer_than_the_checkpoint_rebuilds_nothing() -> None:
     """Its units were written because they filled a page; an ordinary kill must raise no alarm."""
     world = World()
     world.put(5)

@@ -119,7 +119,7 @@ def deleting(tmp_path: Path) -> Iterator[Deleting]:
     made.store.abandon()
 
 
-def test_delete_topic_on_a_disk_that_hangs_returns_and_the_store_serves(deleting: Deleting) -> None:
+def test_delete_topic_on_a_disk_that_hangs_does_not_block_the_store(deleting: Deleting) -> None:
     store = deleting.store
     put(store, *[b"old %d" % number for number in range(25)])  # three files
     put(store, b"old", key=OTHER)
@@ -143,7 +143,7 @@ def test_delete_topic_on_a_disk_that_hangs_returns_and_the_store_serves(deleting
     again.close()
 
 
-def test_delete_topic_leaves_every_change_of_a_directory_to_the_flush_thread(
+def test_delete_topic_leaves_directory_changes_to_the_flush_thread(
     deleting: Deleting,
 ) -> None:
     store = deleting.store
@@ -166,7 +166,7 @@ def test_delete_topic_leaves_every_change_of_a_directory_to_the_flush_thread(
     again.close()
 
 
-def test_delete_topic_again_before_the_first_deletion_is_recorded(deleting: Deleting) -> None:
+def test_delete_topic_twice_before_the_first_is_recorded_succeeds(deleting: Deleting) -> None:
     store = deleting.store
     put(store, b"first life")
     store.checkpoint(whole=True)
@@ -185,7 +185,7 @@ def test_delete_topic_again_before_the_first_deletion_is_recorded(deleting: Dele
     again.close()
 
 
-def test_delete_topic_once_durable_outlives_a_crash(deleting: Deleting) -> None:
+def test_delete_topic_that_is_durable_survives_a_crash(deleting: Deleting) -> None:
     put(deleting.store, b"old")
     deleting.store.checkpoint(whole=True)
     deleting.store.delete_topic("orders")
@@ -225,7 +225,7 @@ def test_open_after_a_recorded_deletion_removes_queues_that_are_still_there(tmp_
     store.close()
 
 
-def test_delete_topic_before_a_place_keeps_queues_that_go_on_behind_it(tmp_path: Path) -> None:
+def test_delete_topic_before_an_offset_keeps_queues_that_continue_after_it(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"old")
     place = store.log.end
@@ -235,7 +235,7 @@ def test_delete_topic_before_a_place_keeps_queues_that_go_on_behind_it(tmp_path:
     store.close()
 
 
-def test_open_of_a_log_that_lost_its_end_serves_what_is_stored_there_next(tmp_path: Path) -> None:
+def test_open_of_a_log_that_lost_its_end_serves_later_messages(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"old")
     store.derivation.delete_topic("orders", FILE_BYTES)  # far behind the end of the log

@@ -25,7 +25,7 @@ OLD, YOUNG = 10 * HOUR, 10 * HOUR - 1
         (1.0, Pressure.REFUSE),
     ],
 )
-def test_pressure(used: float, pressure: Pressure) -> None:
+def test_pressure_of_follows_the_used_ratio(used: float, pressure: Pressure) -> None:
     assert pressure_of(used, CONFIG) is pressure
 
 
@@ -48,7 +48,9 @@ def test_pressure(used: float, pressure: Pressure) -> None:
         ([-HOUR, OLD], Pressure.NONE, 4, False, 0),
     ],
 )
-def test_verdict(ages: list[int], pressure: Pressure, hour: int, by_hand: bool, files: int) -> None:
+def test_verdict_selects_the_files_to_delete(
+    ages: list[int], pressure: Pressure, hour: int, by_hand: bool, files: int
+) -> None:
     assert verdict(ages, pressure, hour, CONFIG, by_hand=by_hand).files == files
 
 
@@ -73,7 +75,7 @@ def test_retention_keeps_a_file_when_the_next_lost_its_first_message(
     store.close()
 
 
-def test_floor_keeps_expired_files_unless_the_disk_is_nearly_full(tmp_path: Path) -> None:
+def test_retention_floor_keeps_expired_files_unless_the_disk_is_full(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     while len(store.log.segments) < 4:
@@ -94,7 +96,7 @@ def test_floor_keeps_expired_files_unless_the_disk_is_nearly_full(tmp_path: Path
     store.close()
 
 
-def test_maintain_removes_no_file_before_the_begin_is_recorded(
+def test_maintain_deletes_no_file_before_the_begin_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a flush thread the store does not wait for the disk: `maintain` removes the files."""

@@ -28,7 +28,7 @@ def write_all(table: SlotTable) -> None:
         pass
 
 
-def test_written_table_is_read_back_the_same() -> None:
+def test_slot_table_round_trips() -> None:
     _, file, table = make()
     put(table, {0: 1, 5: 2, SLOTS - 1: 3})
     table.put_many(np.array([1, 2 * PAGE_SLOTS]), np.array([4, 1 << 30]))
@@ -40,7 +40,7 @@ def test_written_table_is_read_back_the_same() -> None:
     assert file.size() == AT + SLOT_BYTES * SLOTS
 
 
-def test_only_changed_pages_are_written_neighbours_at_once() -> None:
+def test_slot_table_writes_changed_pages_and_merges_neighbours() -> None:
     disk, _, table = make()
     put(table, {0: 1, PAGE_SLOTS: 2, 3 * PAGE_SLOTS: 3})
     before = len(disk.calls)
@@ -52,7 +52,7 @@ def test_only_changed_pages_are_written_neighbours_at_once() -> None:
     assert len(disk.calls) == before + 2, "nothing has changed since"
 
 
-def test_changes_during_a_write_wait_for_the_next_one() -> None:
+def test_slot_table_change_during_a_write_is_in_the_next_one() -> None:
     disk, file, table = make(slots=(SLICE_PAGES + 2) * PAGE_SLOTS)
     table.change_all()
     table.begin_write()
@@ -66,7 +66,7 @@ def test_changes_during_a_write_wait_for_the_next_one() -> None:
     assert file.pread(AT + SLOT_BYTES * 3, SLOT_BYTES) == struct.pack(">i", 9)
 
 
-def test_pages_whose_write_failed_are_written_again() -> None:
+def test_slot_table_rewrites_pages_whose_write_failed() -> None:
     disk, file, table = make()
     table.put(3, 9)
     table.begin_write()

@@ -247,7 +247,7 @@ def test_store_crash_after_expiry_needs_no_rebuild(tmp_path: Path) -> None:
     again.close()
 
 
-def test_dispatch_of_a_record_that_is_gone_reports_it_and_goes_on(tmp_path: Path) -> None:
+def test_dispatch_of_a_missing_record_reports_it_and_continues(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for body in (b"lost", b"kept"):  # one alone would be dispatched from memory
         store.append(chunk(body))
@@ -330,7 +330,7 @@ def test_store_with_separate_paths_keeps_everything_after_a_restart(tmp_path: Pa
     assert detect(RealFiles(), str(root)).commit_log_path == f"{tmp_path}/log"
 
 
-def test_store_log_in_use_is_refused(tmp_path: Path) -> None:
+def test_store_log_in_use_is_rejected(tmp_path: Path) -> None:
     config = StoreConfig(commit_log_path=f"{tmp_path}/log")
     store = MessageStore(RealFiles(), f"{tmp_path}/a", config, ManualClock())
     with pytest.raises(StoreLocked, match="commit_log_path"):

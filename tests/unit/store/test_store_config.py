@@ -4,7 +4,7 @@ from tianzhou.base.settings import SettingsError, declarations, load
 from tianzhou.store.config import FlushMode, StoreConfig, delay_levels
 
 
-def test_defaults_are_within_their_bounds() -> None:
+def test_store_config_defaults_are_within_bounds() -> None:
     load(StoreConfig, {})
 
 
@@ -34,7 +34,7 @@ def test_store_config_accepts_rocketmq_names() -> None:
     assert config.delay_levels_ms == (1_000, 120_000, 10_800_000, 345_600_000)
 
 
-def test_every_setting_says_what_it_is_and_no_two_share_a_name() -> None:
+def test_store_config_settings_have_a_description_and_unique_names() -> None:
     declared = declarations(StoreConfig)
     assert all(declaration.help for declaration in declared.values())
     names = [*declared, *(d.alias for d in declared.values() if d.alias)]
@@ -65,7 +65,7 @@ def test_store_config_rejects_values_out_of_bounds(name: str, value: float) -> N
         load(StoreConfig, {name: value})
 
 
-def test_delay_levels() -> None:
+def test_delay_levels_are_parsed_with_units() -> None:
     assert delay_levels("1s 2m") == (1_000, 120_000)
     for wrong in ("", "s", "1", "1.5s", "-1s"):
         with pytest.raises(ValueError, match=r"is not a number|at least one"):

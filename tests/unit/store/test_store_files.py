@@ -11,7 +11,7 @@ from tianzhou.store.errors import StoreLocked
 from tianzhou.store.files import ReadOnlyFiles, RealFiles, Usage
 
 
-def test_write_at_an_offset_is_visible_in_the_view(tmp_path: Path) -> None:
+def test_file_write_at_an_offset_is_visible_in_the_view(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "a"), 100)
     view = file.view()
     file.pwrite(10, b"hello")
@@ -24,7 +24,7 @@ def test_write_at_an_offset_is_visible_in_the_view(tmp_path: Path) -> None:
     file.close()  # twice does no harm
 
 
-def test_view_outlives_the_closed_file(tmp_path: Path) -> None:
+def test_file_view_is_valid_after_the_file_is_closed(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "a"), 100)
     file.pwrite(0, b"x" * 100)
     view = file.view()
@@ -45,7 +45,7 @@ def test_reserve_allocates_blocks_and_keeps_the_bytes(tmp_path: Path) -> None:
     file.close()
 
 
-def test_names(tmp_path: Path) -> None:
+def test_files_create_list_rename_and_remove_names(tmp_path: Path) -> None:
     files = RealFiles()
     root = str(tmp_path / "x" / "y")
     assert files.list(root) == []
@@ -75,7 +75,7 @@ def test_create_truncates_an_existing_file(tmp_path: Path) -> None:
     file.close()
 
 
-def test_use_of_the_disk(tmp_path: Path) -> None:
+def test_usage_has_the_used_ratio_of_the_disk(tmp_path: Path) -> None:
     assert 0 <= RealFiles().usage(str(tmp_path)).used_ratio <= 1
     assert Usage(200, 50).used_ratio == 0.75
     assert Usage(0, 0).used_ratio == 1.0
@@ -119,7 +119,7 @@ def test_lock_without_file_system_support_is_not_reported_as_held(
         RealFiles().lock(str(tmp_path / "lock"))
 
 
-def test_short_write_is_continued_where_it_stopped(
+def test_file_short_write_is_continued_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, taken = os.pwrite, 3

@@ -69,7 +69,7 @@ ELSEWHERE = StoreConfig(
 )
 
 
-def test_paths_are_in_the_directory_unless_settings_say_otherwise() -> None:
+def test_paths_are_in_the_directory_unless_configured() -> None:
     usual = layout.paths_of("store", StoreConfig())
     assert (usual.commit_log, usual.tables) == ("store/commitlog", "store/config")
     moved = layout.paths_of("store", ELSEWHERE)
@@ -82,19 +82,19 @@ def test_recorded_paths_survive_power_loss(disk: SimDisk) -> None:
     assert layout.with_recorded_paths(kept, "store", StoreConfig()) == ELSEWHERE
 
 
-def test_usual_paths_are_not_recorded(disk: SimDisk) -> None:
+def test_default_paths_are_not_recorded(disk: SimDisk) -> None:
     given = StoreConfig(commit_log_path="store/commitlog")
     layout.record_paths(disk, layout.paths_of("store", given))
     assert disk.list("store") == []
 
 
-def test_paths_that_return_into_the_directory_are_recorded_too(disk: SimDisk) -> None:
+def test_paths_moved_back_into_the_directory_are_recorded(disk: SimDisk) -> None:
     layout.record_paths(disk, layout.paths_of("store", ELSEWHERE))
     layout.record_paths(disk, layout.paths_of("store", StoreConfig()))
     assert layout.with_recorded_paths(disk, "store", StoreConfig()) == StoreConfig()
 
 
-def test_recorded_paths_that_cannot_be_read_are_named(disk: SimDisk) -> None:
+def test_recorded_paths_that_cannot_be_decoded_are_an_error(disk: SimDisk) -> None:
     disk.create("store/paths.json", 0).pwrite(0, b"{")
     with pytest.raises(StoreDamaged, match=r"store/paths\.json"):
         layout.with_recorded_paths(disk, "store", StoreConfig())
@@ -108,12 +108,12 @@ def test_recorded_paths_that_cannot_be_read_are_named(disk: SimDisk) -> None:
         StoreConfig(index_path="store/config/index", tables_path="store/config"),
     ],
 )
-def test_directories_that_contain_each_other_are_refused(config: StoreConfig) -> None:
+def test_paths_that_contain_each_other_are_rejected(config: StoreConfig) -> None:
     with pytest.raises(UsageError, match="use separate directories"):
         layout.check_distinct(layout.paths_of("store", config))
 
 
-def test_a_log_of_its_own_path_has_one_owner_at_a_time(disk: SimDisk) -> None:
+def test_log_lock_of_a_separate_path_has_one_owner_at_a_time(disk: SimDisk) -> None:
     disk.make_dirs("log")
     lock = disk.lock_dir("log")
     with pytest.raises(StoreLocked):

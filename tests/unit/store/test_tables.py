@@ -123,7 +123,7 @@ def consumers(offsets: dict[str, dict[int, int]]) -> wire.ConsumerOffsetTable:
     return wire.ConsumerOffsetTable(data_version=version, offset_table=offsets)
 
 
-def test_tables_have_the_names_of_rocketmq() -> None:
+def test_tables_have_the_file_names_of_rocketmq() -> None:
     made = Tables(SimDisk(), "c")
     parts = (made.topics, made.groups, made.consumer_offsets, made.delay_offsets)
     assert [part.path for part in parts] == [
@@ -187,7 +187,7 @@ def test_offset_key_is_split_into_topic_and_group() -> None:
     assert asked == [queue_key("%RETRY%g", 0)]
 
 
-def test_save_later_leaves_the_disk_to_the_runner_and_writes_the_newest_value_once() -> None:
+def test_table_save_later_writes_the_newest_value_once_in_the_runner() -> None:
     disk, waiting = SimDisk(), list[Callable[[], None]]()
     made = table(disk)
     made.run_later = waiting.append
@@ -201,7 +201,7 @@ def test_save_later_leaves_the_disk_to_the_runner_and_writes_the_newest_value_on
     assert len(disk.calls) == done, "it was written with the first"
 
 
-def test_save_after_save_later_is_not_undone_by_what_waits() -> None:
+def test_table_save_is_not_undone_by_an_earlier_save_later() -> None:
     disk, waiting = SimDisk(), list[Callable[[], None]]()
     made = table(disk)
     made.run_later = waiting.append
@@ -211,7 +211,7 @@ def test_save_after_save_later_is_not_undone_by_what_waits() -> None:
     assert table(disk).load() == TWO
 
 
-def test_save_later_that_finds_no_room_is_written_when_there_is_some() -> None:
+def test_table_save_later_on_a_full_disk_is_written_when_there_is_room() -> None:
     disk, waiting = SimDisk(), list[Callable[[], None]]()
     made = table(disk)
     made.run_later = waiting.append
@@ -224,7 +224,7 @@ def test_save_later_that_finds_no_room_is_written_when_there_is_some() -> None:
     assert table(disk).load() == ONE
 
 
-def test_save_later_without_a_runner_is_a_save() -> None:
+def test_table_save_later_without_a_runner_saves_at_once() -> None:
     disk = SimDisk()
     table(disk).save_later(ONE)
     assert table(disk).load() == ONE
@@ -249,9 +249,7 @@ def test_table_without_its_content_is_damaged_and_not_empty(name: str, data: byt
 
 @pytest.mark.parametrize("name", ["derivation", "incidents", "timerProgress", "replication"])
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b'{"a":' + b"[" * 100_000, b'{"\xff":1}'])
-def test_table_of_another_module_that_can_not_be_read_is_found_by_the_check(
-    name: str, data: bytes
-) -> None:
+def test_table_of_another_module_that_is_unreadable_fails_the_check(name: str, data: bytes) -> None:
     disk = SimDisk()
     write(disk, f"store/config/{name}.json", data)
     with pytest.raises(StoreDamaged, match=rf"config/{name}\.json: can't be read"):

@@ -73,7 +73,7 @@ def test_checkpoint_in_slices_survives_a_crash_without_a_rebuild() -> None:
     assert [read(again, key=key) for key in KEYS] == [[b"a", b"b", b"c"]] * 10
 
 
-def test_checkpoint_in_slices_whose_topic_is_deleted_counts_the_rest() -> None:
+def test_checkpoint_in_slices_with_a_deleted_topic_counts_the_rest() -> None:
     disk = SimDisk()
     store = open_sliced(disk)
     fill(store, b"a")
@@ -89,7 +89,7 @@ def test_checkpoint_in_slices_whose_topic_is_deleted_counts_the_rest() -> None:
     assert read(again, key=KEYS[5]) == [b"a"]
 
 
-def test_checkpoint_slice_that_finds_no_room_is_void_and_the_next_one_is_whole() -> None:
+def test_checkpoint_slice_without_disk_space_is_repeated_in_full() -> None:
     disk = SimDisk()
     store = open_sliced(disk)
     fill(store, b"a")
@@ -107,7 +107,7 @@ def test_checkpoint_slice_that_finds_no_room_is_void_and_the_next_one_is_whole()
     assert open_sliced(disk).recovered.rebuilt == ""
 
 
-def test_retention_with_many_queues_raises_minimums_before_its_slices_come_to_them() -> None:
+def test_retention_with_many_queues_raises_minimums_before_its_slices() -> None:
     disk, clock = SimDisk(), ManualClock()
     store = open_sliced(disk, clock)
     for _ in range(12):  # more than the units of one queue file
@@ -195,7 +195,7 @@ def test_log_is_flushed_while_the_files_of_a_checkpoint_are_synced(tmp_path: Pat
     assert seen[1] == store.log.end, "the log waited for all queue files"
 
 
-def test_close_syncs_what_an_interrupted_checkpoint_left(tmp_path: Path) -> None:
+def test_close_syncs_files_left_by_an_interrupted_checkpoint(tmp_path: Path) -> None:
     files = WatchedFiles()
     store = open_store(tmp_path, files=files)
     store.start()
@@ -317,7 +317,7 @@ def crashed(root: Path, *later: bytes) -> None:
     store.abandon()
 
 
-def test_start_after_a_crash_cuts_only_queues_with_units_behind_the_checkpoint(
+def test_start_after_a_crash_truncates_only_queues_past_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path)
@@ -336,7 +336,7 @@ def test_start_after_a_crash_cuts_only_queues_with_units_behind_the_checkpoint(
     again.close()
 
 
-def test_start_after_a_crash_with_many_queues_leaves_their_syncs_to_a_later_checkpoint(
+def test_start_after_a_crash_leaves_syncs_of_many_queues_to_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "MANY_FILES", len(KEYS))

@@ -27,7 +27,7 @@ def synced_file(disk: SimDisk, path: str, content: bytes) -> None:
     disk.sync_dir(".")
 
 
-def test_view_shows_later_writes() -> None:
+def test_sim_disk_view_shows_later_writes() -> None:
     file = SimDisk().create("a", 16)
     view = file.view()
     file.pwrite(4, b"xyz")
@@ -36,7 +36,7 @@ def test_view_shows_later_writes() -> None:
         view[0] = 1
 
 
-def test_truncated_and_extended_file_reads_as_zeros() -> None:
+def test_sim_disk_truncated_and_extended_file_reads_as_zeros() -> None:
     file = SimDisk().create("a", 8)
     view = file.view()
     file.pwrite(0, b"abcdefgh")
@@ -47,7 +47,7 @@ def test_truncated_and_extended_file_reads_as_zeros() -> None:
     assert bytes(view) == file.pread(0, 8) == b"abc\0\0\0\0\0"
 
 
-def test_handles_of_a_file_share_its_content() -> None:
+def test_sim_disk_handles_of_a_file_share_its_content() -> None:
     disk = SimDisk()
     first, second = disk.create("a", 4), disk.open("a")
     first.pwrite(0, b"ab")
@@ -97,7 +97,7 @@ def test_crash_leaves_a_rename_whole_or_undone() -> None:
     assert image_with(disk, Fate.KEPT) == {"a": b"new"}
 
 
-def test_renamed_directory_keeps_its_files() -> None:
+def test_sim_disk_renamed_directory_keeps_its_files() -> None:
     disk = SimDisk()
     disk.make_dirs("d/e")
     disk.create("d/e/f", 1).sync()

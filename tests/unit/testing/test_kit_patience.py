@@ -34,7 +34,7 @@ def test_patience_on_an_idle_machine_ends_after_its_time() -> None:
     assert patience.is_over()
 
 
-def test_patience_on_a_crowded_machine_lasts_as_much_longer() -> None:
+def test_patience_on_a_crowded_machine_lasts_longer_in_proportion() -> None:
     machine = Machine()
     machine.crowding = 10.0
     patience = machine.patience(5)
@@ -44,7 +44,7 @@ def test_patience_on_a_crowded_machine_lasts_as_much_longer() -> None:
     assert patience.is_over()
 
 
-def test_patience_starts_again_when_there_was_progress() -> None:
+def test_patience_restarts_after_progress() -> None:
     machine = Machine()
     patience = machine.patience(5)
     for count in (1, 2, 3):

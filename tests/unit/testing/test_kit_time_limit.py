@@ -40,20 +40,20 @@ def interrupted_after_s(crowding: float) -> float:
     return time.monotonic() - start_s
 
 
-def test_limit_on_an_idle_machine_interrupts_a_blocked_test() -> None:
+def test_time_limit_on_an_idle_machine_interrupts_a_blocked_test() -> None:
     assert LIMIT_S <= interrupted_after_s(1.0) < WAIT_S / 2
 
 
-def test_limit_on_a_busy_machine_lasts_as_much_longer() -> None:
+def test_time_limit_on_a_busy_machine_lasts_longer_in_proportion() -> None:
     assert 5 * LIMIT_S <= interrupted_after_s(5.0) < WAIT_S / 2
 
 
-def test_limit_once_expired_does_not_interrupt_again() -> None:
+def test_time_limit_once_expired_does_not_interrupt_again() -> None:
     interrupted_after_s(1.0)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_limit_cancelled_does_not_interrupt() -> None:
+def test_time_limit_cancelled_does_not_interrupt() -> None:
     cancel = start_limit(LIMIT_S, expire)
     cancel()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -61,7 +61,7 @@ def test_limit_cancelled_does_not_interrupt() -> None:
 
 
 @pytest.mark.timeout(30)
-def test_limit_of_a_marked_test_is_set_by_the_conftest(request: pytest.FixtureRequest) -> None:
+def test_time_limit_of_a_marked_test_is_set_by_the_conftest(request: pytest.FixtureRequest) -> None:
     """The hook in tests/conftest.py replaces the plain timer of pytest-timeout."""
     cancel = request.node.cancel_timeout
     assert cancel.__module__ == start_limit.__module__

@@ -20,7 +20,7 @@ def test_loop_thread_runs_work_and_returns_its_result() -> None:
     assert thread.errors == []
 
 
-def test_errors_in_callbacks_are_recorded() -> None:
+def test_loop_thread_records_errors_of_callbacks() -> None:
     thread = LoopThread("a")
 
     async def fail_later() -> None:
@@ -32,7 +32,7 @@ def test_errors_in_callbacks_are_recorded() -> None:
     assert "ZeroDivisionError: division by zero" in thread.errors[0]
 
 
-def test_close_cancels_pending_tasks() -> None:
+def test_loop_thread_close_cancels_pending_tasks() -> None:
     thread = LoopThread("a")
     ended: list[str] = []
 

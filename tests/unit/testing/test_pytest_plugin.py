@@ -15,7 +15,7 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_importing_the_plugin_does_not_import_the_broker(tmp_path: Path) -> None:
+def test_pytest_plugin_import_does_not_import_the_broker(tmp_path: Path) -> None:
     code = (
         "import sys, pytest; before = set(sys.modules)\n"
         "import tianzhou.testing.pytest_plugin\n"
@@ -27,7 +27,7 @@ def test_importing_the_plugin_does_not_import_the_broker(tmp_path: Path) -> None
     assert not [name for name in HEAVY if f"'{name}" in done.stdout]
 
 
-def test_fixtures_are_available_where_the_package_is_installed(tmp_path: Path) -> None:
+def test_pytest_plugin_fixtures_are_available_where_it_is_installed(tmp_path: Path) -> None:
     """In an empty directory, without a conftest."""
     (tmp_path / "test_theirs.py").write_text(
         "import pytest\n"
@@ -49,7 +49,7 @@ def test_fixtures_are_available_where_the_package_is_installed(tmp_path: Path) -
     assert "2 passed" in done.stdout
 
 
-def test_fixtures_are_available_in_this_project(mq: RunningBroker) -> None:
+def test_pytest_plugin_fixtures_are_available_in_this_project(mq: RunningBroker) -> None:
     assert mq.nameserver.startswith("127.0.0.1:")
     assert mq.broker != mq.nameserver
     assert mq.directory.exists()

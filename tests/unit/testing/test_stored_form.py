@@ -29,7 +29,9 @@ def entry(**more: object) -> Entry:
 @pytest.mark.parametrize("born", HOSTS)
 @pytest.mark.parametrize("store", HOSTS)
 @pytest.mark.parametrize("topic", ["orders", "t" * 128, "主题"])
-def test_check_accepts_every_layout(crc: bool, born: bytes, store: bytes, topic: str) -> None:
+def test_stored_form_check_accepts_every_layout(
+    crc: bool, born: bytes, store: bytes, topic: str
+) -> None:
     made = chunk(
         entry(born_host=born, queue=queue_key(topic, 3)),
         entry(sys_flag=4),
@@ -65,27 +67,27 @@ def test_check_accepts_every_layout(crc: bool, born: bytes, store: bytes, topic:
     ],
 )
 @pytest.mark.parametrize("crc", [True, False])
-def test_check_rejects_a_wrong_field(at: int, code: str, value: int, crc: bool) -> None:
+def test_stored_form_check_rejects_a_wrong_field(at: int, code: str, value: int, crc: bool) -> None:
     made = chunk(entry(), crc=crc)
     struct.pack_into(code, made.data, at, value)
     with pytest.raises(StoredFormError):
         check_chunk(made.data, BASE, made.queues)
 
 
-def test_check_rejects_a_flipped_bit_under_the_checksum() -> None:
+def test_stored_form_check_rejects_a_flipped_bit_under_the_checksum() -> None:
     made = chunk(entry())
     made.data[44] ^= 1
     with pytest.raises(StoredFormError, match="checksum of the whole"):
         check_chunk(made.data, BASE, made.queues)
 
 
-def test_check_rejects_a_chunk_that_ends_within_a_record() -> None:
+def test_stored_form_check_rejects_a_chunk_that_ends_within_a_record() -> None:
     made = chunk(entry(), entry())
     with pytest.raises(StoredFormError):
         check_chunk(made.data[:-1], BASE, made.queues)
 
 
 @pytest.mark.parametrize("queue", [queue_key("orders", 2), queue_key("other", 3), None])
-def test_check_rejects_a_record_in_another_queue(queue: QueueKey | None) -> None:
+def test_stored_form_check_rejects_a_record_in_another_queue(queue: QueueKey | None) -> None:
     with pytest.raises(StoredFormError, match="queues are"):
         check_chunk(chunk(entry()).data, BASE, [queue])
