@@ -20,7 +20,7 @@ def orders_of(consumer: PushConsumer) -> set[MessageQueue]:
 
 
 @asynchronous
-async def test_who_has_which_queue(mq: RunningBroker) -> None:
+async def test_admin_lists_the_owner_of_each_queue(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=4)
     notes = Notes()
     async with (
@@ -39,7 +39,7 @@ async def test_who_has_which_queue(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_what_a_consumer_does(mq: RunningBroker) -> None:
+async def test_admin_reads_the_running_info_of_our_consumer(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(10))
     notes = Notes()
@@ -56,7 +56,7 @@ async def test_what_a_consumer_does(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_group_is_moved_while_it_works(mq: RunningBroker) -> None:
+async def test_admin_resets_a_running_group(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(5))
     notes = Notes()
@@ -72,7 +72,7 @@ async def test_a_group_is_moved_while_it_works(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_dead_letters_come_back_to_their_group(mq: RunningBroker) -> None:
+async def test_admin_replays_dead_letters_to_their_group(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", [b"poison"])
     notes, is_broken = Notes(), True

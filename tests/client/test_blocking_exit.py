@@ -99,7 +99,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_ends_in_silence(mq: RunningBroker, name: str) -> None:
+def test_blocking_client_program_exits_without_output(mq: RunningBroker, name: str) -> None:
     for topic in ("orders", "later"):
         mq.create_topic(topic, queues=1)
     with Producer("makers", nameserver=mq.nameserver) as producer:

@@ -10,7 +10,7 @@ from tianzhou.testing import RunningBroker
 
 
 @asynchronous
-async def test_a_producer_and_its_results_say_what_they_are(mq: RunningBroker) -> None:
+async def test_repr_of_a_producer_and_its_results_has_their_state(mq: RunningBroker) -> None:
     await asyncio.to_thread(mq.create_topic, "orders", queues=1)
     producer = Producer("shop", nameserver=mq.nameserver)
     about = f"<Producer group='shop' nameserver={mq.nameserver!r}"
@@ -26,7 +26,7 @@ async def test_a_producer_and_its_results_say_what_they_are(mq: RunningBroker) -
 
 
 @asynchronous
-async def test_consumers_say_what_they_are(mq: RunningBroker) -> None:
+async def test_repr_of_consumers_has_their_state(mq: RunningBroker) -> None:
     await asyncio.to_thread(mq.create_topic, "orders", queues=1)
     push = PushConsumer("billing", nameserver=mq.nameserver, subscribe={"orders": "*"})
     lite = LitePullConsumer("audit", nameserver=mq.nameserver, subscribe={"orders": "*"})
@@ -46,7 +46,7 @@ async def test_consumers_say_what_they_are(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_consumer_that_failed_says_so(mq: RunningBroker) -> None:
+async def test_repr_of_a_failed_consumer_shows_it(mq: RunningBroker) -> None:
     push = PushConsumer("billing", nameserver=mq.nameserver, subscribe={"orders": "*"})
     await push.start()
     push.fail(RuntimeError("the end"))
@@ -54,7 +54,7 @@ async def test_a_consumer_that_failed_says_so(mq: RunningBroker) -> None:
     await push._end()
 
 
-def test_blocking_clients_show_themselves_alike(mq: RunningBroker) -> None:
+def test_repr_of_blocking_clients_equals_the_asyncio_ones(mq: RunningBroker) -> None:
     with blocking.Producer("shop", nameserver=mq.nameserver) as producer:
         assert repr(producer) == f"<Producer group='shop' nameserver={mq.nameserver!r} running>"
     with blocking.Admin(nameserver=mq.nameserver) as admin:

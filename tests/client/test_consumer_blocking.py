@@ -38,7 +38,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_loop_gets_every_message_once(mq: RunningBroker, orderly: bool) -> None:
+def test_blocking_loop_gets_every_message_once(mq: RunningBroker, orderly: bool) -> None:
     mq.create_topic("orders", queues=2)
     send(mq, numbers(300))
     got: list[int] = []
@@ -51,7 +51,7 @@ def test_a_loop_gets_every_message_once(mq: RunningBroker, orderly: bool) -> Non
     assert mq.lag("g", "orders") == 0
 
 
-def test_a_loop_that_is_left_loses_nothing_that_was_taken_ahead(mq: RunningBroker) -> None:
+def test_blocking_loop_that_breaks_loses_no_prefetched_message(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq, numbers(200))
     got: list[int] = []
@@ -67,7 +67,7 @@ def test_a_loop_that_is_left_loses_nothing_that_was_taken_ahead(mq: RunningBroke
     assert mq.lag("g", "orders") == 0
 
 
-def test_a_loop_that_raises_gets_its_message_again(mq: RunningBroker) -> None:
+def test_blocking_loop_that_raises_gets_its_message_again(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq, numbers(10))
 
@@ -82,7 +82,7 @@ def test_a_loop_that_raises_gets_its_message_again(mq: RunningBroker) -> None:
     assert mq.committed("g", "orders") == {0: 4}
 
 
-def test_batches_and_acknowledgement_by_hand(mq: RunningBroker) -> None:
+def test_blocking_batches_can_be_acknowledged_explicitly(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq, numbers(10))
     with push(mq, auto_ack=False) as consumer:
@@ -100,7 +100,7 @@ def test_batches_and_acknowledgement_by_hand(mq: RunningBroker) -> None:
     assert [message.body for message in mq.stored("SCHEDULE_TOPIC_XXXX")] == [b"2"]
 
 
-def test_a_function_listens(mq: RunningBroker) -> None:
+def test_blocking_listener_gets_every_message(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     send(mq, numbers(50))
     got: list[bytes] = []
@@ -122,7 +122,7 @@ def test_a_function_listens(mq: RunningBroker) -> None:
         consumer.pause()
 
 
-def test_run_goes_on_until_it_is_stopped(mq: RunningBroker) -> None:
+def test_blocking_run_continues_until_it_is_stopped(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     consumer, got = push(mq), threading.Event()
 
@@ -140,7 +140,7 @@ def test_run_goes_on_until_it_is_stopped(mq: RunningBroker) -> None:
     assert mq.lag("g", "orders") == 0
 
 
-def test_what_ends_it_is_raised(mq: RunningBroker) -> None:
+def test_blocking_loop_raises_the_error_that_ended_the_consumer(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
 
     def consume() -> None:
@@ -152,7 +152,7 @@ def test_what_ends_it_is_raised(mq: RunningBroker) -> None:
         consume()
 
 
-def test_polling_and_pulling(mq: RunningBroker) -> None:
+def test_blocking_lite_pull_and_pull_consumers_read_messages(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq, numbers(20))
     queue = MessageQueue(topic="orders", broker_name=mq.name, queue_id=0)

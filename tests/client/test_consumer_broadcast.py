@@ -38,7 +38,7 @@ def file_of(directory: Path, name: str) -> Path:
 
 
 @asynchronous
-async def test_everybody_gets_everything(mq: RunningBroker, tmp_path: Path) -> None:
+async def test_broadcast_members_each_get_every_message(mq: RunningBroker, tmp_path: Path) -> None:
     mq.create_topic("orders", queues=3)
     await send(mq, "orders", numbers(20))
     one, two = Notes(), Notes()
@@ -49,7 +49,9 @@ async def test_everybody_gets_everything(mq: RunningBroker, tmp_path: Path) -> N
 
 
 @asynchronous
-async def test_offsets_are_kept_in_javas_file(mq: RunningBroker, tmp_path: Path) -> None:
+async def test_broadcast_offsets_are_stored_in_the_java_file(
+    mq: RunningBroker, tmp_path: Path
+) -> None:
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(10))
     notes = Notes()
@@ -70,7 +72,9 @@ async def test_offsets_are_kept_in_javas_file(mq: RunningBroker, tmp_path: Path)
 
 
 @asynchronous
-async def test_a_damaged_file_is_not_taken_for_none(mq: RunningBroker, tmp_path: Path) -> None:
+async def test_broadcast_with_a_damaged_offset_file_fails_to_start(
+    mq: RunningBroker, tmp_path: Path
+) -> None:
     mq.create_topic("orders")
     path = file_of(tmp_path, "one")
     path.parent.mkdir(parents=True)
@@ -82,7 +86,9 @@ async def test_a_damaged_file_is_not_taken_for_none(mq: RunningBroker, tmp_path:
     await (await broadcast(mq, tmp_path, "one", Notes()).start()).stop()
 
 
-def test_the_file_is_in_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broadcast_offset_file_is_in_the_home_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from tianzhou.client.consume.offsets import FileOffsets
 
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -37,7 +37,7 @@ def whole(*missing: int) -> list[bytes]:
     return [body for number, body in enumerate(BODIES) if number not in missing]
 
 
-def test_a_consumer_gets_the_others(rotting: RunningBroker) -> None:
+def test_consumer_skips_damaged_messages(rotting: RunningBroker) -> None:
     damage(rotting, 0, 3)
     options = ConsumerOptions(start_from=StartPosition.FIRST)
     with PushConsumer(
@@ -64,7 +64,7 @@ def read(brokers: Brokers, gone: list[OffsetGone], *, pull_count: int) -> list[b
 
 
 @pytest.mark.parametrize("pull_count", [1, 2, 32])
-def test_a_range_with_holes_names_them(rotting: RunningBroker, pull_count: int) -> None:
+def test_read_range_reports_damaged_offsets(rotting: RunningBroker, pull_count: int) -> None:
     """Also where an answer has nothing else to tell of."""
     damage(rotting, 1, 4, 5)
     gone: list[OffsetGone] = []

@@ -44,7 +44,7 @@ async def play(mq: RunningBroker, main: Coroutine[Any, Any, None], group: str) -
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_the_example_runs(
+def test_consumer_page_example_runs(
     mq: RunningBroker, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def shown(value: object) -> str:
 
 
 @pytest.mark.parametrize("page", [PAGE, PAGE.twin], ids=["english", "chinese"])
-def test_the_table_of_options_is_complete(page: Page) -> None:
+def test_consumer_page_lists_every_option(page: Page) -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ", page.text, re.MULTILINE)
     told = {name: default.strip() for name, default in rows}
     options = ConsumerOptions()

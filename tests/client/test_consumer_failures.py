@@ -17,7 +17,7 @@ ALL = {"orders": "*"}
 
 
 @asynchronous
-async def test_a_broker_restarts(mq: RunningBroker) -> None:
+async def test_consumer_continues_after_a_broker_restart(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take):
@@ -30,7 +30,7 @@ async def test_a_broker_restarts(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_name_server_restarts(mq: RunningBroker) -> None:
+async def test_consumer_continues_after_a_nameserver_restart(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take, rebalance_interval_s=0.1) as consumer:
@@ -58,7 +58,7 @@ def _answers(mq: RunningBroker) -> bool:
 
 
 @asynchronous
-async def test_a_cut_connection_is_made_again(mq: RunningBroker) -> None:
+async def test_consumer_reconnects_after_a_cut_connection(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take) as consumer:
@@ -70,7 +70,9 @@ async def test_a_cut_connection_is_made_again(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_one_of_two_brokers_is_gone(mq_factory: Callable[..., RunningBroker]) -> None:
+async def test_consumer_continues_when_one_of_two_brokers_is_gone(
+    mq_factory: Callable[..., RunningBroker],
+) -> None:
     one = mq_factory(config=BrokerConfig(name="broker-a"))
     two = mq_factory(config=BrokerConfig(name="broker-b"), nameserver=one)
     for mq in (one, two):
@@ -97,7 +99,7 @@ async def test_one_of_two_brokers_is_gone(mq_factory: Callable[..., RunningBroke
 
 
 @asynchronous
-async def test_what_no_try_will_mend_ends_the_loop(
+async def test_permanent_error_ends_the_consumer_loop(
     mq_factory: Callable[..., RunningBroker],
 ) -> None:
     mq = mq_factory(config=BrokerConfig(auto_create_groups=False))
@@ -113,7 +115,7 @@ async def test_what_no_try_will_mend_ends_the_loop(
 
 
 @asynchronous
-async def test_the_same_ends_run_closed_and_stop(mq: RunningBroker) -> None:
+async def test_permanent_error_ends_run_closed_and_stop(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     notes = Notes()
 
@@ -138,7 +140,7 @@ async def test_the_same_ends_run_closed_and_stop(mq: RunningBroker) -> None:
 
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("orderly", [True, False])
-def test_a_listener_that_ends_the_program_does_so(
+def test_listener_that_raises_system_exit_ends_the_program(
     mq: RunningBroker, is_async: bool, orderly: bool
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -162,7 +164,7 @@ def test_a_listener_that_ends_the_program_does_so(
 
 
 @asynchronous
-async def test_run_ends_when_it_is_cancelled(mq: RunningBroker) -> None:
+async def test_consumer_run_ends_when_it_is_cancelled(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     notes = Notes()
@@ -179,7 +181,7 @@ async def test_run_ends_when_it_is_cancelled(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_passing_refusals_pass(mq: RunningBroker) -> None:
+async def test_consumer_continues_after_temporary_rejections(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     notes = Notes()
     for code in (2, 1, 16, 24, 25, 215, 14):

@@ -81,7 +81,7 @@ def brokers_of(consumer: PushConsumer) -> set[str]:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_consumers_go_on_when_a_broker_is_killed(servers: Servers, orderly: bool) -> None:
+def test_consumers_continue_when_a_broker_is_killed(servers: Servers, orderly: bool) -> None:
     async def play() -> None:
         await make_topic(servers)
         notes = Notes()
@@ -105,7 +105,7 @@ def test_consumers_go_on_when_a_broker_is_killed(servers: Servers, orderly: bool
     asyncio.run(asyncio.wait_for(play(), 300))
 
 
-def test_consumers_go_on_while_the_name_server_is_away(servers: Servers) -> None:
+def test_consumers_continue_without_the_nameserver(servers: Servers) -> None:
     async def play() -> None:
         await make_topic(servers)
         notes = Notes()

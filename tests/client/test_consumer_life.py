@@ -20,9 +20,7 @@ PROMPT_S = 30.0
 
 @pytest.mark.parametrize("orderly", [False, True])
 @asynchronous
-async def test_a_coroutine_that_listens_may_stop_its_consumer(
-    mq: RunningBroker, orderly: bool
-) -> None:
+async def test_coroutine_listener_can_stop_its_consumer(mq: RunningBroker, orderly: bool) -> None:
     """It does not wait for itself, and its message counts as done."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))
@@ -38,7 +36,7 @@ async def test_a_coroutine_that_listens_may_stop_its_consumer(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_function_that_listens_may_stop_its_consumer(mq: RunningBroker, orderly: bool) -> None:
+def test_function_listener_can_stop_its_consumer(mq: RunningBroker, orderly: bool) -> None:
     mq.create_topic("orders", queues=1)
     asyncio.run(send(mq, "orders", numbers(1)))
     options = ConsumerOptions(orderly=orderly, start_from=StartPosition.FIRST)
@@ -51,7 +49,7 @@ def test_a_function_that_listens_may_stop_its_consumer(mq: RunningBroker, orderl
 
 @pytest.mark.parametrize("orderly", [False, True])
 @asynchronous
-async def test_messages_of_a_loop_may_be_settled_by_threads(
+async def test_messages_of_a_loop_can_be_acknowledged_by_threads(
     mq: RunningBroker, orderly: bool
 ) -> None:
     """Whoever waits for that in the event loop hears of it at once."""
@@ -75,7 +73,7 @@ async def test_messages_of_a_loop_may_be_settled_by_threads(
 
 
 @asynchronous
-async def test_a_consumer_that_was_stopped_takes_no_subscription(mq: RunningBroker) -> None:
+async def test_stopped_consumer_rejects_subscriptions(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     async with consuming(mq, "g", ALL, lambda _: None) as consumer:
         pass
@@ -85,7 +83,7 @@ async def test_a_consumer_that_was_stopped_takes_no_subscription(mq: RunningBrok
         consumer.unsubscribe("orders")
 
 
-def test_another_loop_is_refused_and_not_waited_in(mq: RunningBroker) -> None:
+def test_consumer_used_in_another_loop_raises(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     push = PushConsumer("push", nameserver=mq.nameserver, subscribe=ALL)
     pull = LitePullConsumer("pull", nameserver=mq.nameserver, subscribe=ALL)
@@ -109,7 +107,7 @@ def test_another_loop_is_refused_and_not_waited_in(mq: RunningBroker) -> None:
     asyncio.run(start())
 
 
-def test_listeners_have_no_more_threads_than_calls_at_once(mq: RunningBroker) -> None:
+def test_listeners_use_no_more_threads_than_the_concurrency(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=4)
     asyncio.run(send(mq, "orders", numbers(40)))
     options = ConsumerOptions(orderly=True, start_from=StartPosition.FIRST, concurrency=2)

@@ -51,7 +51,7 @@ def said_by_program(mq: RunningBroker, topic: str, *, until_line: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_listener_that_raises_is_printed_without_any_configuration(mq: RunningBroker) -> None:
+def test_listener_that_raises_is_logged_without_configuration(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     with Producer("shop", nameserver=mq.nameserver) as producer:
         sent = producer.send(Message("orders", b"two apples"))
@@ -64,7 +64,7 @@ def test_a_listener_that_raises_is_printed_without_any_configuration(mq: Running
 
 
 @pytest.mark.slow
-def test_a_topic_that_does_not_exist_is_printed_without_any_configuration(
+def test_missing_topic_is_logged_without_configuration(
     mq: RunningBroker,
 ) -> None:
     said = said_by_program(mq, "ordres", until_line="started")
@@ -75,7 +75,7 @@ def test_a_topic_that_does_not_exist_is_printed_without_any_configuration(
 
 
 @asynchronous
-async def test_a_missing_topic_is_named_once_and_again_when_it_is_subscribed_late(
+async def test_missing_topic_is_logged_once_per_subscription(
     mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -92,7 +92,7 @@ async def test_a_missing_topic_is_named_once_and_again_when_it_is_subscribed_lat
 
 
 @asynchronous
-async def test_each_attempt_of_a_delivery_is_counted(
+async def test_failed_listener_log_counts_each_attempt(
     mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In ordered consumption, where the next attempt is made in place."""
@@ -116,7 +116,7 @@ async def test_each_attempt_of_a_delivery_is_counted(
 
 
 @asynchronous
-async def test_an_id_of_a_producer_adds_no_line_to_the_log(
+async def test_message_id_with_newlines_adds_no_log_line(
     mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -151,7 +151,7 @@ def send_with_id(mq: RunningBroker, message_id: str) -> None:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")[0].code == 0
 
 
-def test_the_library_configures_no_logger() -> None:
+def test_client_library_configures_no_logger() -> None:
     """Handlers are the application's business; without any, Python prints warnings itself."""
     code = (
         "import logging, tianzhou.client, tianzhou.client.sync\n"
@@ -163,7 +163,7 @@ def test_the_library_configures_no_logger() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_every_log_call_of_the_client_has_its_facts_in_the_text() -> None:
+def test_every_client_log_call_has_its_facts_in_the_text() -> None:
     """A program that configures nothing prints the text alone, without the fields of `extra`."""
     levels = {"debug", "info", "warning", "error", "exception", "log"}
     logged = 0
@@ -187,7 +187,7 @@ def test_every_log_call_of_the_client_has_its_facts_in_the_text() -> None:
 
 
 @asynchronous
-async def test_a_pull_that_fails_is_logged_once_with_queue_and_reason(
+async def test_failed_pull_is_logged_once_with_queue_and_reason(
     mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -207,7 +207,7 @@ async def test_a_pull_that_fails_is_logged_once_with_queue_and_reason(
 
 
 @asynchronous
-async def test_a_route_that_cannot_be_refreshed_is_warned_of_once_per_outage(
+async def test_failed_route_refresh_is_logged_once_per_outage(
     mq: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     mq.create_topic("orders", queues=1)

@@ -34,7 +34,7 @@ def in_order(messages: list[ReceivedMessage]) -> bool:
 
 
 @on_both_loops
-async def test_coroutines_get_a_queue_in_order(mq: RunningBroker) -> None:
+async def test_orderly_coroutines_get_a_queue_in_order(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=3)
     await send(mq, "orders", numbers(60))
     notes, busy = Notes(), set[int]()
@@ -54,7 +54,7 @@ async def test_coroutines_get_a_queue_in_order(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_functions_get_a_queue_in_order(mq: RunningBroker) -> None:
+async def test_orderly_functions_get_a_queue_in_order(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=3)
     await send(mq, "orders", numbers(300))
     notes, busy, lock = Notes(), set[int](), threading.Lock()
@@ -76,7 +76,7 @@ async def test_functions_get_a_queue_in_order(mq: RunningBroker) -> None:
 
 @pytest.mark.parametrize("is_async", [True, False])
 @asynchronous
-async def test_a_failure_is_tried_again_in_place(mq: RunningBroker, is_async: bool) -> None:
+async def test_orderly_failure_is_retried_in_place(mq: RunningBroker, is_async: bool) -> None:
     mq.create_topic("orders", queues=2)
     await send_to(mq, queue(mq, 0), numbers(5))
     await send_to(mq, queue(mq, 1), numbers(5, first=10))
@@ -103,7 +103,7 @@ async def test_a_failure_is_tried_again_in_place(mq: RunningBroker, is_async: bo
 
 
 @asynchronous
-async def test_a_batch_is_tried_again_from_the_first_failure(mq: RunningBroker) -> None:
+async def test_orderly_batch_is_retried_from_the_first_failure(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(6))
     options = ConsumerOptions(orderly=True, suspend_s=0.05, batch_size=6)
@@ -124,7 +124,7 @@ async def test_a_batch_is_tried_again_from_the_first_failure(mq: RunningBroker) 
 
 
 @asynchronous
-async def test_too_many_failures_make_a_dead_letter(mq: RunningBroker) -> None:
+async def test_orderly_message_out_of_retries_becomes_a_dead_letter(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(4))
     tried: list[bytes] = []
@@ -144,7 +144,7 @@ async def test_too_many_failures_make_a_dead_letter(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_loop_gets_the_next_of_a_queue_after_the_acknowledgement(
+async def test_orderly_loop_gets_the_next_message_after_the_acknowledgement(
     mq: RunningBroker,
 ) -> None:
     mq.create_topic("orders", queues=2)
@@ -177,7 +177,7 @@ async def test_a_loop_gets_the_next_of_a_queue_after_the_acknowledgement(
 
 
 @asynchronous
-async def test_only_one_consumer_has_a_queue(mq: RunningBroker) -> None:
+async def test_orderly_queue_has_one_consumer_at_a_time(mq: RunningBroker) -> None:
     """A queue goes to its next owner only when the message in hand is done, however long that
     takes, and the order holds across owners."""
     mq.create_topic("orders", queues=4)
@@ -214,7 +214,7 @@ async def test_only_one_consumer_has_a_queue(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> None:
+async def test_orderly_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", [b"0"])
     notes = Notes()
@@ -232,7 +232,7 @@ async def test_a_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> 
         await until(lambda: notes.values == [0, 1])
 
 
-def test_lock_that_was_not_renewed_is_asked_for_again_soon(
+def test_orderly_lock_that_was_not_renewed_is_requested_again_soon(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not only with the next renewal: a broker that restarts would hold up its queues for long."""
@@ -259,7 +259,7 @@ def test_lock_that_was_not_renewed_is_asked_for_again_soon(
 
 
 @asynchronous
-async def test_queue_whose_lock_the_broker_refuses_is_not_served(mq: RunningBroker) -> None:
+async def test_orderly_queue_whose_lock_is_rejected_is_not_consumed(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     notes, place = Notes(), queue(mq)
     async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:

@@ -46,7 +46,7 @@ async def poll_all(consumer: LitePullConsumer, count: int) -> list[ReceivedMessa
 
 
 @on_both_loops
-async def test_polling_a_subscription(mq: RunningBroker) -> None:
+async def test_lite_pull_polls_a_subscription(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=3)
     await send(mq, "orders", numbers(30))
     async with lite(mq) as consumer:
@@ -59,7 +59,7 @@ async def test_polling_a_subscription(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_earlier_polls_are_committed_and_the_last_is_not(mq: RunningBroker) -> None:
+async def test_lite_pull_commits_all_polls_but_the_last(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(10))
     consumer = await lite(mq, commit_interval_s=0.05).start()
@@ -73,7 +73,7 @@ async def test_earlier_polls_are_committed_and_the_last_is_not(mq: RunningBroker
 
 
 @asynchronous
-async def test_committing_by_hand(mq: RunningBroker) -> None:
+async def test_lite_pull_commits_explicitly(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(10))
     async with lite(mq, auto_ack=False) as consumer:
@@ -89,7 +89,7 @@ async def test_committing_by_hand(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_members_share_the_queues(mq: RunningBroker) -> None:
+async def test_lite_pull_members_share_the_queues(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=4)
     async with lite(mq) as one, lite(mq) as two:
         await until(lambda: len(one.assignment) == len(two.assignment) == 2)
@@ -99,7 +99,7 @@ async def test_members_share_the_queues(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_assigning_seeking_and_pausing(mq: RunningBroker) -> None:
+async def test_lite_pull_assigns_seeks_and_pauses(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=3)
     for number in range(3):
         await send_to(mq, queue(mq, number), numbers(10, first=10 * number))
@@ -129,7 +129,7 @@ async def test_assigning_seeking_and_pausing(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_what_was_fetched_ahead_of_a_pause_is_not_lost(mq: RunningBroker) -> None:
+async def test_lite_pull_pause_keeps_prefetched_messages(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(10))
     async with assigned(mq) as consumer:
@@ -143,7 +143,7 @@ async def test_what_was_fetched_ahead_of_a_pause_is_not_lost(mq: RunningBroker) 
 
 
 @asynchronous
-async def test_offsets_by_time(mq: RunningBroker) -> None:
+async def test_lite_pull_finds_offsets_by_time(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     mq.clock.hold()
     await send(mq, "orders", numbers(3))
@@ -159,7 +159,7 @@ async def test_offsets_by_time(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_an_expression_for_assigned_queues(mq: RunningBroker) -> None:
+async def test_lite_pull_filters_assigned_queues_by_expression(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     for number in range(6):
         await send(mq, "orders", [b"%d" % number], properties={"n": str(number)})
@@ -169,7 +169,7 @@ async def test_an_expression_for_assigned_queues(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_mistakes_of_lite_pull_are_named(mq: RunningBroker) -> None:
+async def test_lite_pull_misuse_raises_clear_errors(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     consumer = lite(mq)
     with pytest.raises(ClientClosed):
@@ -190,7 +190,7 @@ async def test_mistakes_of_lite_pull_are_named(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_what_ends_lite_pull_is_raised_by_poll(mq: RunningBroker) -> None:
+async def test_lite_pull_poll_raises_the_error_that_ended_the_consumer(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
 
     async def consume() -> None:
@@ -203,7 +203,7 @@ async def test_what_ends_lite_pull_is_raised_by_poll(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_start_that_fails_leaves_nothing_behind(mq: RunningBroker) -> None:
+async def test_lite_pull_start_that_fails_leaves_nothing_behind(mq: RunningBroker) -> None:
     """Also in a client that goes on, because somebody else has it too."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))
@@ -219,7 +219,7 @@ async def test_a_start_that_fails_leaves_nothing_behind(mq: RunningBroker) -> No
 
 
 @asynchronous
-async def test_a_queue_that_comes_back_is_where_the_group_is(mq: RunningBroker) -> None:
+async def test_lite_pull_reassigned_queue_starts_at_the_committed_offset(mq: RunningBroker) -> None:
     """And not where this member left it: others have gone on meanwhile."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(2))
@@ -242,7 +242,7 @@ async def test_a_queue_that_comes_back_is_where_the_group_is(mq: RunningBroker) 
 
 
 @asynchronous
-async def test_a_reset_is_not_undone(mq: RunningBroker) -> None:
+async def test_lite_pull_does_not_undo_a_reset(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(4))
     async with lite(mq, commit_interval_s=0.05) as consumer, Admin(nameserver=mq.nameserver) as ops:
@@ -259,7 +259,7 @@ async def test_a_reset_is_not_undone(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_single_pulls(mq: RunningBroker) -> None:
+async def test_pull_consumer_reads_single_pulls(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     await send_to(mq, queue(mq, 1), numbers(50))
     async with PullConsumer("g", nameserver=mq.nameserver) as consumer:

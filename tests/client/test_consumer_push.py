@@ -43,7 +43,7 @@ def push(mq: RunningBroker, group: str = "g", **options: object) -> PushConsumer
 
 
 @on_both_loops
-async def test_a_loop_gets_every_message_once(mq: RunningBroker) -> None:
+async def test_push_loop_gets_every_message_once(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     await send(mq, "orders", numbers(40))
     got: list[bytes] = []
@@ -57,7 +57,7 @@ async def test_a_loop_gets_every_message_once(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_message_whose_loop_raised_comes_again(mq: RunningBroker) -> None:
+async def test_push_loop_that_raises_gets_its_message_again(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(5))
 
@@ -81,7 +81,7 @@ async def test_a_message_whose_loop_raised_comes_again(mq: RunningBroker) -> Non
 
 
 @asynchronous
-async def test_explicit_acknowledgement_commits_the_smallest_in_work(mq: RunningBroker) -> None:
+async def test_push_explicit_ack_commits_the_smallest_unfinished_offset(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(4))
     async with push(mq, auto_ack=False, release_timeout_s=0.1) as consumer:
@@ -95,7 +95,7 @@ async def test_explicit_acknowledgement_commits_the_smallest_in_work(mq: Running
 
 
 @asynchronous
-async def test_a_loop_that_waits_for_each_message_goes_on(mq: RunningBroker) -> None:
+async def test_push_loop_that_awaits_each_message_continues(mq: RunningBroker) -> None:
     """More waits than a turn has messages, each for a single one."""
     mq.create_topic("orders", queues=1)
     async with push(mq) as consumer, Producer("p", nameserver=mq.nameserver) as producer:
@@ -114,7 +114,7 @@ async def _sent_one_by_one(
 
 
 @asynchronous
-async def test_several_tasks_share_a_consumer(mq: RunningBroker) -> None:
+async def test_push_loop_is_shared_by_several_tasks(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     await send(mq, "orders", numbers(50))
     got: list[bytes] = []
@@ -134,7 +134,7 @@ async def test_several_tasks_share_a_consumer(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_batches_are_of_one_queue(mq: RunningBroker) -> None:
+async def test_push_batches_are_of_one_queue(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=3)
     await send(mq, "orders", numbers(60))
     count = 0
@@ -152,7 +152,7 @@ async def test_batches_are_of_one_queue(mq: RunningBroker) -> None:
 
 
 @on_both_loops
-async def test_a_coroutine_listens(mq: RunningBroker) -> None:
+async def test_push_coroutine_listener_gets_every_message(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     await send(mq, "orders", numbers(30))
     notes, group = Notes(), loop_name()
@@ -162,7 +162,7 @@ async def test_a_coroutine_listens(mq: RunningBroker) -> None:
 
 
 @on_both_loops
-async def test_a_function_listens_in_threads(mq: RunningBroker) -> None:
+async def test_push_function_listener_runs_in_threads(mq: RunningBroker) -> None:
     mq.create_topic("orders")
     await send(mq, "orders", numbers(30))
     notes, group = Notes(), loop_name()
@@ -180,7 +180,7 @@ async def test_a_function_listens_in_threads(mq: RunningBroker) -> None:
 
 @pytest.mark.parametrize("is_async", [True, False])
 @asynchronous
-async def test_batches_are_listened_to(mq: RunningBroker, is_async: bool) -> None:
+async def test_push_batch_listener_gets_every_message(mq: RunningBroker, is_async: bool) -> None:
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(40))
     sizes: list[int] = []
@@ -204,7 +204,7 @@ async def test_batches_are_listened_to(mq: RunningBroker, is_async: bool) -> Non
 
 
 @asynchronous
-async def test_coroutines_run_at_once_but_not_too_many(mq: RunningBroker) -> None:
+async def test_push_coroutines_run_up_to_the_concurrency(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(30))
     at_once = most = done = 0
@@ -223,7 +223,7 @@ async def test_coroutines_run_at_once_but_not_too_many(mq: RunningBroker) -> Non
 
 
 @asynchronous
-async def test_threads_run_at_once_but_not_too_many(mq: RunningBroker) -> None:
+async def test_push_threads_run_up_to_the_concurrency(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(30))
     lock, at_once, most, done = threading.Lock(), 0, 0, 0
@@ -246,7 +246,7 @@ async def test_threads_run_at_once_but_not_too_many(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_stopping_finishes_what_has_begun_and_nothing_else(mq: RunningBroker) -> None:
+async def test_push_stop_waits_for_in_flight_messages_only(mq: RunningBroker) -> None:
     """No message is delivered twice, and none is lost: the next consumer begins where it ended."""
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(100))
@@ -273,7 +273,7 @@ async def test_stopping_finishes_what_has_begun_and_nothing_else(mq: RunningBrok
 
 
 @asynchronous
-async def test_tags_are_compared_by_name(mq: RunningBroker) -> None:
+async def test_push_tags_are_compared_by_name(mq: RunningBroker) -> None:
     """`Aa` and `BB` have one hash code; the broker can't tell them apart."""
     mq.create_topic("orders", queues=1)
     for tag in ("Aa", "BB", "c", None, "d"):
@@ -286,7 +286,7 @@ async def test_tags_are_compared_by_name(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_sql92_is_done_by_the_broker(mq: RunningBroker) -> None:
+async def test_push_sql92_is_filtered_by_the_broker(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     for amount in range(10):
         await send(mq, "orders", [b"%d" % amount], properties={"amount": str(amount)})
@@ -298,7 +298,7 @@ async def test_sql92_is_done_by_the_broker(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_an_expression_that_no_broker_understands_is_refused_at_the_start(
+async def test_push_start_with_an_invalid_expression_is_rejected(
     mq: RunningBroker,
 ) -> None:
     mq.create_topic("orders")
@@ -310,7 +310,7 @@ async def test_an_expression_that_no_broker_understands_is_refused_at_the_start(
 
 
 @asynchronous
-async def test_several_topics_and_changes_while_it_runs(mq: RunningBroker) -> None:
+async def test_push_subscriptions_can_change_while_running(mq: RunningBroker) -> None:
     for topic in ("orders", "payments", "refunds"):
         mq.create_topic(topic, queues=2)
         await send(mq, topic, [topic.encode()])
@@ -328,7 +328,7 @@ async def test_several_topics_and_changes_while_it_runs(mq: RunningBroker) -> No
 
 
 @asynchronous
-async def test_a_topic_that_comes_later_is_found(mq: RunningBroker) -> None:
+async def test_push_finds_a_topic_created_later(mq: RunningBroker) -> None:
     notes = Notes()
     async with consuming(mq, "g", {"later": "*"}, notes.take):
         mq.create_topic("later")
@@ -337,7 +337,7 @@ async def test_a_topic_that_comes_later_is_found(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_pause_and_resume(mq: RunningBroker) -> None:
+async def test_push_pause_and_resume_stop_and_continue_delivery(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take, long_poll_s=0.2) as consumer:
@@ -356,7 +356,7 @@ async def test_pause_and_resume(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_where_a_new_group_begins(mq: RunningBroker) -> None:
+async def test_push_new_group_starts_at_the_configured_position(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     mq.clock.hold()
     await send(mq, "orders", [b"1"])
@@ -381,7 +381,7 @@ async def test_where_a_new_group_begins(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_stored_offset_wins(mq: RunningBroker) -> None:
+async def test_push_committed_offset_wins_over_the_start_position(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     for start in (StartPosition.LAST, StartPosition.FIRST):
@@ -393,7 +393,7 @@ async def test_a_stored_offset_wins(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_an_offset_beyond_the_end_is_put_right(mq: RunningBroker) -> None:
+async def test_push_offset_beyond_the_end_is_corrected(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     # A broker refuses such a commit, but it may have lost the messages that the group consumed.
@@ -410,7 +410,7 @@ async def test_an_offset_beyond_the_end_is_put_right(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_compressed_batched_and_large_messages(mq: RunningBroker) -> None:
+async def test_push_delivers_compressed_batched_and_large_messages(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     large = bytes(range(256)) * 8192
     async with Producer("p", nameserver=mq.nameserver) as producer:
@@ -424,7 +424,7 @@ async def test_compressed_batched_and_large_messages(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_what_is_pulled_is_bounded(mq: RunningBroker) -> None:
+async def test_push_limits_the_messages_it_buffers(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", [b"x" * 1000] * 120)
     go_on = asyncio.Event()
@@ -456,7 +456,7 @@ async def test_what_is_pulled_is_bounded(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_mistakes_are_named(mq: RunningBroker) -> None:
+async def test_push_misuse_raises_clear_errors(mq: RunningBroker) -> None:
     nothing = PushConsumer("g", nameserver=mq.nameserver)
     with pytest.raises(UsageError, match="has no subscription"):
         await nothing.start()
@@ -480,7 +480,7 @@ async def test_mistakes_are_named(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_name_server_that_is_not_there_is_named() -> None:
+async def test_push_start_without_a_nameserver_reports_its_address() -> None:
     client = ClientOptions(call_timeout_s=0.5, connect_timeout_s=0.5)
     consumer = PushConsumer("g", nameserver="127.0.0.1:1", subscribe=ALL, client=client)
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1"):

@@ -27,7 +27,7 @@ def ids(consumer: PushConsumer) -> list[int]:
     ],
 )
 @asynchronous
-async def test_members_share_the_queues(
+async def test_rebalance_shares_the_queues_between_members(
     mq: RunningBroker, strategy: Strategy, shares: list[list[int]]
 ) -> None:
     mq.create_topic("orders", queues=8)
@@ -51,7 +51,9 @@ async def test_members_share_the_queues(
 
 
 @asynchronous
-async def test_a_queue_that_goes_takes_its_offset_along(mq: RunningBroker) -> None:
+async def test_rebalance_waits_for_in_flight_messages_and_hands_over_the_offset(
+    mq: RunningBroker,
+) -> None:
     """Messages in hand are waited for: the next owner begins behind them."""
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(40))
@@ -75,7 +77,7 @@ async def test_a_queue_that_goes_takes_its_offset_along(mq: RunningBroker) -> No
 
 
 @asynchronous
-async def test_new_queues_are_taken_when_the_route_changes(mq: RunningBroker) -> None:
+async def test_rebalance_assigns_new_queues_when_the_route_changes(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take) as consumer:
@@ -93,7 +95,7 @@ async def test_new_queues_are_taken_when_the_route_changes(mq: RunningBroker) ->
 
 
 @asynchronous
-async def test_nothing_is_lost_while_members_come_and_go(mq: RunningBroker) -> None:
+async def test_rebalance_loses_nothing_while_members_join_and_leave(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=8)
     got = Counter[int]()
 
@@ -116,7 +118,7 @@ async def test_nothing_is_lost_while_members_come_and_go(mq: RunningBroker) -> N
 
 
 @asynchronous
-async def test_who_can_not_ask_keeps_what_it_has(mq: RunningBroker) -> None:
+async def test_rebalance_that_fails_keeps_the_assignment(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=4)
     notes = Notes()
     async with consuming(mq, "g", ALL, notes.take, rebalance_interval_s=0.1) as consumer:

@@ -30,7 +30,7 @@ async def ask(mq: RunningBroker, code: int, ext: dict[str, str]) -> bytes:
 
 @pytest.mark.parametrize("orderly", [False, True])
 @asynchronous
-async def test_offsets_are_reset_while_it_runs(mq: RunningBroker, orderly: bool) -> None:
+async def test_reset_request_moves_a_running_consumer(mq: RunningBroker, orderly: bool) -> None:
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(10))
     notes = Notes()
@@ -49,7 +49,7 @@ async def test_offsets_are_reset_while_it_runs(mq: RunningBroker, orderly: bool)
 
 
 @asynchronous
-async def test_a_reset_does_not_wait_for_what_is_in_hand(mq: RunningBroker) -> None:
+async def test_reset_request_does_not_wait_for_in_flight_messages(mq: RunningBroker) -> None:
     """What was in work before a reset no longer moves the offset."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(6))
@@ -74,7 +74,7 @@ async def test_a_reset_does_not_wait_for_what_is_in_hand(mq: RunningBroker) -> N
 
 
 @asynchronous
-async def test_running_information(mq: RunningBroker) -> None:
+async def test_running_info_request_describes_the_consumer(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(4))
     notes = Notes()
@@ -99,7 +99,7 @@ async def test_running_information(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_running_information_says_how_fast_each_topic_goes(mq: RunningBroker) -> None:
+async def test_running_info_request_has_the_rates_of_each_topic(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     mq.create_topic("payments", queues=1)
     await send(mq, "orders", numbers(40))
@@ -126,7 +126,7 @@ async def test_running_information_says_how_fast_each_topic_goes(mq: RunningBrok
 
 
 @asynchronous
-async def test_offsets_in_memory(mq: RunningBroker) -> None:
+async def test_status_request_returns_offsets_in_memory(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(4))
     notes = Notes()
@@ -143,7 +143,7 @@ async def test_offsets_in_memory(mq: RunningBroker) -> None:
 
 @pytest.mark.parametrize("kind", ["coroutine", "function", "failing", "none"])
 @asynchronous
-async def test_a_message_is_consumed_directly(mq: RunningBroker, kind: str) -> None:
+async def test_consume_directly_request_calls_the_listener(mq: RunningBroker, kind: str) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", [b"1"], tags="other")
     (stored,) = mq.stored("orders")

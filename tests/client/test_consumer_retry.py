@@ -31,7 +31,7 @@ class Failing(Notes):
 
 
 @asynchronous
-async def test_a_failed_message_comes_again_under_its_own_topic(mq: RunningBroker) -> None:
+async def test_retry_of_a_failed_message_has_its_own_topic(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", [b"1"], tags="a", keys="K")
     notes = Failing(2)
@@ -56,7 +56,7 @@ def _returned(mq: RunningBroker, times: int) -> bool:
 
 
 @asynchronous
-async def test_the_delay_grows_until_the_message_is_dead(mq: RunningBroker) -> None:
+async def test_retry_delay_grows_until_the_message_is_a_dead_letter(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", [b"1"])
     notes = Failing(1000)
@@ -77,7 +77,7 @@ async def test_the_delay_grows_until_the_message_is_dead(mq: RunningBroker) -> N
 
 @pytest.mark.parametrize("limit", [0, 1])
 @asynchronous
-async def test_a_limit_of_ones_own(mq: RunningBroker, limit: int) -> None:
+async def test_retry_limit_of_the_consumer_is_used(mq: RunningBroker, limit: int) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", [b"1"])
     notes = Failing(1000)
@@ -91,7 +91,7 @@ async def test_a_limit_of_ones_own(mq: RunningBroker, limit: int) -> None:
 
 
 @asynchronous
-async def test_a_listener_chooses_the_delay(mq: RunningBroker) -> None:
+async def test_retry_delay_is_chosen_by_the_listener(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(4))
 
@@ -120,7 +120,7 @@ async def test_a_listener_chooses_the_delay(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_one_of_a_batch_fails(mq: RunningBroker) -> None:
+async def test_retry_of_one_message_of_a_batch(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(8))
     options = ConsumerOptions(batch_size=8)
@@ -139,7 +139,7 @@ async def test_one_of_a_batch_fails(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_a_loop_sends_back(mq: RunningBroker) -> None:
+async def test_retry_in_a_loop_sends_the_message_back(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     async with PushConsumer("g", nameserver=mq.nameserver, subscribe=ALL) as consumer:
@@ -157,7 +157,7 @@ async def test_a_loop_sends_back(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_what_the_broker_does_not_take_back_is_tried_again_here(
+async def test_retry_that_the_broker_rejects_is_done_locally(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliveries, "AGAIN_S", 0.1)
@@ -175,7 +175,7 @@ async def test_what_the_broker_does_not_take_back_is_tried_again_here(
 
 
 @asynchronous
-async def test_who_takes_too_long_gets_it_again_later(mq: RunningBroker) -> None:
+async def test_retry_of_a_message_that_times_out_is_sent_back(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(2))
     stuck, ended = asyncio.Event(), asyncio.Event()
@@ -195,7 +195,7 @@ async def test_who_takes_too_long_gets_it_again_later(mq: RunningBroker) -> None
 
 
 @asynchronous
-async def test_broadcasting_retries_nothing(mq: RunningBroker, tmp_path: object) -> None:
+async def test_broadcast_does_not_retry(mq: RunningBroker, tmp_path: object) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     notes = Failing(2)

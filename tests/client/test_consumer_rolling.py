@@ -79,7 +79,7 @@ class Fleet:
 
 
 @pytest.mark.parametrize("mode", ["concurrent", "orderly"])
-def test_a_rolling_restart_loses_nothing(
+def test_rolling_restart_of_consumers_loses_nothing(
     server: ServerProcess, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet = Fleet(server, tmp_path, mode)

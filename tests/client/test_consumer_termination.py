@@ -59,7 +59,7 @@ def default_handler() -> Generator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_a_consumer_finishes_commits_and_leaves(kind: str, mq: RunningBroker) -> None:
+def test_terminated_consumer_finishes_commits_and_leaves(kind: str, mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     with blocking.Producer("shop", nameserver=mq.nameserver) as producer:
         producer.send(Message("orders", b"two apples"))
@@ -81,7 +81,7 @@ def test_a_consumer_finishes_commits_and_leaves(kind: str, mq: RunningBroker) ->
 
 
 @asynchronous
-async def test_one_signal_stops_every_consumer_of_the_process(mq: RunningBroker) -> None:
+async def test_termination_signal_stops_every_consumer_of_the_process(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     consumers = [
         PushConsumer(group, nameserver=mq.nameserver, subscribe={"orders": "*"})
@@ -99,7 +99,9 @@ async def test_one_signal_stops_every_consumer_of_the_process(mq: RunningBroker)
 
 
 @asynchronous
-async def test_a_signal_during_the_start_stops_it_when_it_has_started(mq: RunningBroker) -> None:
+async def test_termination_signal_during_the_start_stops_the_consumer_after_it(
+    mq: RunningBroker,
+) -> None:
     consumer = PushConsumer("billing", nameserver=mq.nameserver, subscribe={"orders": "*"})
 
     @consumer.listen
@@ -113,7 +115,7 @@ async def test_a_signal_during_the_start_stops_it_when_it_has_started(mq: Runnin
 
 
 @asynchronous
-async def test_what_ends_a_consumer_is_still_raised_by_run(mq: RunningBroker) -> None:
+async def test_termination_handling_keeps_errors_raised_by_run(mq: RunningBroker) -> None:
     consumer = PushConsumer("billing", nameserver=mq.nameserver, subscribe={"orders": "*"})
     consumer.listen(Notes().take)
     running = asyncio.create_task(consumer.run())
@@ -123,7 +125,7 @@ async def test_what_ends_a_consumer_is_still_raised_by_run(mq: RunningBroker) ->
         await running
 
 
-def test_a_handler_of_the_program_is_left_alone() -> None:
+def test_termination_handling_keeps_the_handler_of_the_program() -> None:
     came: list[str] = []
     signal.signal(signal.SIGTERM, lambda _number, _frame: came.append("program"))
     ours = signal.getsignal(signal.SIGTERM)
@@ -133,7 +135,7 @@ def test_a_handler_of_the_program_is_left_alone() -> None:
     assert signal.getsignal(signal.SIGTERM) is ours
 
 
-def test_a_handler_set_meanwhile_is_not_removed() -> None:
+def test_termination_handling_keeps_a_handler_set_meanwhile() -> None:
     def handler(_number: int, _frame: object) -> None: ...
 
     with on_terminate(lambda: None):
@@ -141,7 +143,7 @@ def test_a_handler_set_meanwhile_is_not_removed() -> None:
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
-def test_other_threads_install_nothing() -> None:
+def test_termination_handling_installs_nothing_in_other_threads() -> None:
     seen: list[object] = []
 
     def work() -> None:
@@ -154,7 +156,7 @@ def test_other_threads_install_nothing() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-def test_the_default_comes_back_when_the_last_one_leaves() -> None:
+def test_termination_handling_restores_the_default_after_the_last_consumer() -> None:
     calls: list[str] = []
     stop: Callable[[], None] = lambda: calls.append("outer")  # noqa: E731
     with on_terminate(stop):

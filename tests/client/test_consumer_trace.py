@@ -25,7 +25,7 @@ def traces(mq: RunningBroker) -> list[TraceRecord]:
 
 @pytest.mark.parametrize("kind", ["coroutine", "function", "orderly", "loop"])
 @asynchronous
-async def test_consumption_is_traced(mq: RunningBroker, kind: str) -> None:
+async def test_consumer_trace_records_consumption(mq: RunningBroker, kind: str) -> None:
     mq.create_topic("orders", queues=1)
     mq.create_topic(TRACE_TOPIC, queues=1)
     await send(mq, "orders", [b"1"], keys=["K1", "K2"])
@@ -55,7 +55,7 @@ async def test_consumption_is_traced(mq: RunningBroker, kind: str) -> None:
 
 
 @asynchronous
-async def test_failures_are_traced(mq: RunningBroker) -> None:
+async def test_consumer_trace_records_failures(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     mq.create_topic(TRACE_TOPIC, queues=1)
     await send(mq, "orders", [b"raise", b"retry"])

@@ -36,14 +36,14 @@ def seen(known: ReplicaSet) -> list[tuple[str, str, str, int, int]]:
     return [(row.name, row.state, row.mark, row.reached, row.lag) for row in known.rows]
 
 
-def test_a_broker_may_be_alone() -> None:
+def test_replicas_of_a_single_broker_are_none() -> None:
     known = replica_set(with_slaves(), place(0))
     assert (known.is_alone, known.in_sync, known.end) == (True, 1, 1000)
     assert replica_set(BROKER).rows == ()
     assert not list(replica_findings(with_slaves(), place(0)))
 
 
-def test_slaves_are_in_sync_or_behind_or_do_not_follow() -> None:
+def test_replicas_are_in_sync_behind_or_not_following() -> None:
     look, known = with_slaves(LATE, SLAVE), replica_set(with_slaves(LATE, SLAVE), place(0, 1, 2, 3))
     assert seen(known) == [
         ("master", "accepts messages", "good", 1000, 0),
@@ -62,7 +62,7 @@ def test_slaves_are_in_sync_or_behind_or_do_not_follow() -> None:
     ]
 
 
-def test_a_slave_that_died_is_missed() -> None:
+def test_replicas_include_a_registered_slave_that_is_missing() -> None:
     gone = LostSlave(acked=700, address="h:7", broker_id=4, gone_ms=12_000)
     told = msgspec.structs.replace(ALONE, slaves=(SLAVE,), lost=(gone,))
     look = msgspec.structs.replace(BROKER, replication=told)
@@ -73,7 +73,7 @@ def test_a_slave_that_died_is_missed() -> None:
     assert finding.said == "slave 4 at h:7 does not follow it, for 12 s now"
 
 
-def test_a_slave_that_hangs_is_late_before_it_is_far_behind() -> None:
+def test_replicas_report_a_slave_that_hangs_as_late() -> None:
     hangs = msgspec.structs.replace(SLAVE, acked=990, lag_bytes=10, lag_ms=5_000)
     known = replica_set(with_slaves(hangs), place(0, 1))
     assert (known.rows[1].state, known.rows[1].mark, known.in_sync) == ("late", "warn", 2)
@@ -81,14 +81,14 @@ def test_a_slave_that_hangs_is_late_before_it_is_far_behind() -> None:
     assert finding.said == "slave 1 at 10.0.0.1:1 is 10 bytes and 5 s behind"
 
 
-def test_fewer_copies_than_producers_wait_for_are_a_problem() -> None:
+def test_replicas_below_the_ack_requirement_are_a_problem() -> None:
     (finding,) = replica_findings(with_slaves(SLAVE, needed=3), place(0, 1))
     assert finding.is_problem
     assert "wait for 3 replicas" in finding.said
     assert "inSyncReplicas=2" in finding.remedy
 
 
-def test_a_slave_without_a_master_tells_of_itself() -> None:
+def test_replicas_without_a_master_show_the_slave_itself() -> None:
     told = msgspec.structs.replace(
         ALONE, broker_id=1, role="SLAVE", end=900, master_end=1000, last_error="refused"
     )
@@ -135,7 +135,7 @@ def group(*peers: RaftPeer, leader: str = "n0") -> BrokerView:
     return msgspec.structs.replace(BROKER, raft=told, replication=ALONE)
 
 
-def test_members_of_a_group_are_counted_in_entries() -> None:
+def test_replicas_of_a_raft_group_lag_in_entries() -> None:
     look = group(peer("n0", 51), peer("n1", 50), peer("n2", 20, away=True))
     known = replica_set(look)
     assert (known.is_raft, known.end, known.in_sync) == (True, 52, 2)
@@ -148,7 +148,7 @@ def test_members_of_a_group_are_counted_in_entries() -> None:
     assert finding.said == "member n2 at n2:1 is away; if one more fails, it accepts no messages"
 
 
-def test_a_member_may_be_late_or_in_doubt() -> None:
+def test_replicas_of_a_raft_group_may_be_late_or_in_doubt() -> None:
     look = group(peer("n0", 52), peer("n1", 10), peer("n2", 52, doubt=True))
     assert [row.state for row in replica_set(look).rows][1:] == [
         "behind",
@@ -160,7 +160,7 @@ def test_a_member_may_be_late_or_in_doubt() -> None:
     assert "1 more may fail" in next(replica_findings(five)).said
 
 
-def test_a_group_that_nobody_leads_is_a_problem() -> None:
+def test_replicas_of_a_raft_group_without_a_leader_are_a_problem() -> None:
     look = group(peer("n0", -1), peer("n1", -1, away=True), peer("n2", -1, away=True), leader="")
     (finding,) = replica_findings(look)
     assert (finding.is_problem, finding.said) == (

@@ -79,7 +79,7 @@ BROKER = BrokerView(
 # Together
 
 
-def test_messages_add_up_and_members_do_not() -> None:
+def test_merged_views_add_messages_but_not_members() -> None:
     (topic,) = topics_together([TOPIC, TOPIC])
     assert (topic.count, topic.read_queues, topic.groups) == (10, 8, 2)
     assert (topic.put_per_second, topic.put_size_per_second) == (4.0, 200.0)
@@ -93,12 +93,12 @@ def test_messages_add_up_and_members_do_not() -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "first"), [(0, 7, 7), (7, 0, 7), (3, 7, 3), (-1, 7, -1)])
-def test_the_oldest_of_two_may_be_unknown(one: int, other: int, first: int) -> None:
+def test_merged_view_oldest_time_ignores_unknown_ones(one: int, other: int, first: int) -> None:
     rows = [msgspec.structs.replace(GROUP, oldest_ms=at) for at in (one, other)]
     assert groups_together(rows)[0].oldest_ms == first
 
 
-def test_rows_come_by_name() -> None:
+def test_merged_views_are_sorted_by_name() -> None:
     rows = [msgspec.structs.replace(TOPIC, name=name) for name in "cab"]
     assert [row.name for row in topics_together(rows)] == ["a", "b", "c"]
 
@@ -106,7 +106,7 @@ def test_rows_come_by_name() -> None:
 # The disk
 
 
-def test_a_disk_that_fills_has_a_day_of_reckoning() -> None:
+def test_forecast_of_a_filling_disk_has_the_time_until_rejection() -> None:
     filling = msgspec.structs.replace(DISK, put_size_per_hour=GIB / 1000, put_size_per_minute=GIB)
     seen = forecast(filling)
     assert seen is not None
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_has_a_day_of_reckoning() -> None:
         (86_405, "1 d"),
     ],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_span_text_uses_readable_units(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
 
 
@@ -149,5 +149,5 @@ def test_spans(seconds: float, text: str) -> None:
         (1 << 60, "1024.0 PiB"),
     ],
 )
-def test_sizes(size: float, text: str) -> None:
+def test_size_text_uses_binary_units(size: float, text: str) -> None:
     assert size_text(size) == text

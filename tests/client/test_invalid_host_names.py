@@ -32,7 +32,7 @@ def test_client_with_an_invalid_host_name_reports_no_name_server(run: Run, host:
 
 
 @pytest.mark.parametrize("host", NAMES)
-def test_connection_to_an_invalid_host_name_fails_as_one_that_is_refused(host: str) -> None:
+def test_connection_to_an_invalid_host_name_is_unreachable(host: str) -> None:
     with pytest.raises(Unreachable, match="not a valid host name"):
         BlockingConnection(f"{host}:1", ClientOptions())
     with pytest.raises(OSError, match="not a valid host name"):

@@ -26,7 +26,9 @@ def public(cls: type) -> set[str]:
     ("blocking", "original"),
     [(Producer, asynchronous.Producer), (Transaction, AsyncTransaction)],
 )
-def test_both_faces_have_the_same_names_and_parameters(blocking: type, original: type) -> None:
+def test_blocking_clients_have_the_methods_of_the_asyncio_ones(
+    blocking: type, original: type
+) -> None:
     # What the asynchronous ones keep as attributes are properties here.
     assert public(original) <= public(blocking)
     for name in public(original):
@@ -37,7 +39,7 @@ def test_both_faces_have_the_same_names_and_parameters(blocking: type, original:
             ), name
 
 
-def test_every_way_of_sending(mq: RunningBroker) -> None:
+def test_blocking_producer_sends_in_every_mode(mq: RunningBroker) -> None:
     with Producer("makers", nameserver=mq.nameserver) as producer:
         one = producer.send(Message("blocking", b"one", keys="k"))
         assert one.queue in producer.queues("blocking")
@@ -55,7 +57,7 @@ def test_every_way_of_sending(mq: RunningBroker) -> None:
         producer.send(Message("blocking", b"x"))
 
 
-def test_transactions_and_a_check_that_blocks(mq: RunningBroker) -> None:
+def test_blocking_producer_runs_transactions_and_checks(mq: RunningBroker) -> None:
     threads: set[str] = set()
 
     def check(message: MessageView) -> TransactionState:
@@ -77,7 +79,7 @@ def test_transactions_and_a_check_that_blocks(mq: RunningBroker) -> None:
     assert "tianzhou-client" not in threads  # which would hold up all other clients
 
 
-def test_many_threads_share_one_connection(mq: RunningBroker) -> None:
+def test_blocking_producer_threads_share_one_connection(mq: RunningBroker) -> None:
     with Producer("makers", nameserver=mq.nameserver) as producer, ThreadPoolExecutor(16) as pool:
         messages = [Message("threads", b"%d" % n) for n in range(400)]
         results = list(pool.map(producer.send, messages))
@@ -86,7 +88,7 @@ def test_many_threads_share_one_connection(mq: RunningBroker) -> None:
     assert [by_id[result.message_id] for result in results] == [b"%d" % n for n in range(400)]
 
 
-def test_futures_are_gathered_and_bounded(mq: RunningBroker) -> None:
+def test_blocking_producer_futures_are_batched_and_limited(mq: RunningBroker) -> None:
     options = ProducerOptions(batching=Batching(linger_s=0.005), in_flight_count_max=50)
     with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
         futures = [producer.send_async(Message("futures", b"%d" % n)) for n in range(500)]
@@ -95,7 +97,7 @@ def test_futures_are_gathered_and_bounded(mq: RunningBroker) -> None:
     assert len(mq.stored("futures")) == 500
 
 
-def test_errors_come_to_the_caller(mq: RunningBroker) -> None:
+def test_blocking_producer_raises_errors_to_the_caller(mq: RunningBroker) -> None:
     options = ProducerOptions(send_timeout_s=0.2, try_timeout_s=0.1)
     with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
         producer.send(Message("slow", b"x"))
@@ -106,7 +108,7 @@ def test_errors_come_to_the_caller(mq: RunningBroker) -> None:
             assert isinstance(future.exception(10), SendTimeout)
 
 
-def test_a_callback_in_the_loop_can_not_wait_for_the_loop(mq: RunningBroker) -> None:
+def test_blocking_producer_used_in_its_loop_raises(mq: RunningBroker) -> None:
     with Producer("makers", nameserver=mq.nameserver) as producer:
         with pytest.raises(UsageError, match="wait for itself"):
             producer.send(
@@ -142,7 +144,7 @@ if child:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_process_has_a_loop_of_its_own(mq: RunningBroker) -> None:
+def test_blocking_producer_in_a_forked_process_has_its_own_loop(mq: RunningBroker) -> None:
     done = subprocess.run(
         # Python itself warns of forks of processes that have threads.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD, mq.nameserver],

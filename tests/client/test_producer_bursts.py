@@ -84,7 +84,7 @@ def test_burst_to_a_stopped_broker_costs_no_task_for_each_message(
     run(body)
 
 
-def test_sends_behind_a_cold_burst_keep_their_order(mq: RunningBroker, run: Run) -> None:
+def test_sends_after_a_cold_burst_keep_their_order(mq: RunningBroker, run: Run) -> None:
     mq.create_topic("ordered", queues=1)
 
     async def body() -> None:

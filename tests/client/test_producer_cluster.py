@@ -34,7 +34,7 @@ def refused_address() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_members_share_one_cluster_until_the_last_has_left(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_is_shared_until_the_last_member_leaves(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         one = SharedClient.join(mq.nameserver)
         two = SharedClient.join(f" {mq.nameserver} ; ")
@@ -54,7 +54,9 @@ def test_members_share_one_cluster_until_the_last_has_left(mq: RunningBroker, ru
     run(body)
 
 
-def test_two_consumers_of_one_group_get_clusters_of_their_own(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_is_separate_for_two_consumers_of_one_group(
+    mq: RunningBroker, run: Run
+) -> None:
     async def body() -> None:
         one = SharedClient.join(mq.nameserver, consumer_group="g")
         other_group = SharedClient.join(mq.nameserver, consumer_group="h")
@@ -71,7 +73,7 @@ def test_two_consumers_of_one_group_get_clusters_of_their_own(mq: RunningBroker,
     run(body)
 
 
-def test_routes_are_asked_for_once_and_kept(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_caches_routes(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         cluster = SharedClient.join(mq.nameserver, QUICK)
         route = await cluster.route("TBW102")
@@ -86,7 +88,7 @@ def test_routes_are_asked_for_once_and_kept(mq: RunningBroker, run: Run) -> None
     run(body)
 
 
-def test_an_unknown_topic_is_not_found_and_can_be_borrowed(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_unknown_topic_can_use_the_default_route(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         cluster = SharedClient.join(mq.nameserver)
         with pytest.raises(TopicNotFound, match="'nowhere'"):
@@ -104,7 +106,7 @@ def test_an_unknown_topic_is_not_found_and_can_be_borrowed(mq: RunningBroker, ru
     run(body)
 
 
-def test_a_changed_route_is_told_to_those_who_watch(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_notifies_watchers_of_a_changed_route(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         cluster = SharedClient.join(mq.nameserver, ClientOptions(route_interval_s=0.05))
         seen: asyncio.Queue[TopicRoute] = asyncio.Queue()
@@ -121,7 +123,9 @@ def test_a_changed_route_is_told_to_those_who_watch(mq: RunningBroker, run: Run)
     run(body)
 
 
-def test_the_next_name_server_is_asked_when_one_is_gone(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_asks_the_next_nameserver_when_one_is_gone(
+    mq: RunningBroker, run: Run
+) -> None:
     async def body() -> None:
         dead = [refused_address() for _ in range(3)]
         cluster = SharedClient.join(";".join([*dead, mq.nameserver]), QUICK)
@@ -132,7 +136,7 @@ def test_the_next_name_server_is_asked_when_one_is_gone(mq: RunningBroker, run: 
     run(body)
 
 
-def test_a_name_server_may_restart(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_reconnects_to_a_restarted_nameserver(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         cluster = SharedClient.join(mq.nameserver, QUICK)
         await cluster.route("TBW102")
@@ -151,7 +155,7 @@ def test_a_name_server_may_restart(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_calls_that_fail_say_where_and_why(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_call_errors_have_address_and_reason(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         cluster = SharedClient.join(mq.nameserver, QUICK)
         broker = mq.broker
@@ -179,7 +183,7 @@ class Silent(asyncio.Protocol):
         self.gone.set()
 
 
-def test_a_connection_that_stays_silent_is_made_anew(run: Run) -> None:
+def test_shared_client_replaces_a_silent_connection(run: Run) -> None:
     """As when a machine loses its power: the connection is there, and nobody is."""
 
     async def body() -> None:
@@ -208,7 +212,7 @@ def test_a_connection_that_stays_silent_is_made_anew(run: Run) -> None:
     run(body)
 
 
-def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
+def test_shared_client_distinguishes_timeouts_from_lost_connections(run: Run) -> None:
     async def body() -> None:
         silent = Silent()
         loop = asyncio.get_running_loop()
@@ -233,7 +237,7 @@ def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
     run(body)
 
 
-def test_brokers_know_the_members_from_first_to_last(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_registers_members_until_they_leave(mq: RunningBroker, run: Run) -> None:
     async def producers(cluster: SharedClient, address: str, group: str) -> list[str]:
         header, body = await cluster.call(
             address,
@@ -266,7 +270,7 @@ def test_brokers_know_the_members_from_first_to_last(mq: RunningBroker, run: Run
     run(body)
 
 
-def test_requests_of_brokers_reach_the_group_they_concern(mq: RunningBroker, run: Run) -> None:
+def test_shared_client_passes_broker_requests_to_their_group(mq: RunningBroker, run: Run) -> None:
     def described(group: str) -> ConsumerData:
         wanted = SubscriptionData(topic="TBW102")
         return ConsumerData(group_name=group, subscription_data_set=(wanted,))
@@ -297,7 +301,7 @@ def test_requests_of_brokers_reach_the_group_they_concern(mq: RunningBroker, run
     run(body)
 
 
-def test_a_name_is_looked_up_each_time_a_connection_is_made(
+def test_shared_client_resolves_host_names_at_each_connect(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name server moves to another address behind its name; clients are not restarted."""

@@ -37,7 +37,7 @@ def got(rows: list[Facts]) -> list[Facts]:
     return [row for row in rows if row["body"] != "warm"]
 
 
-def test_plain_messages_with_tags_keys_and_properties(
+def test_producer_to_cpp_messages_keep_tags_keys_and_properties(
     server: ServerProcess, clients: Clients
 ) -> None:
     async def body() -> None:
@@ -67,7 +67,7 @@ def test_plain_messages_with_tags_keys_and_properties(
     asyncio.run(body())
 
 
-def test_compressed_bodies(server: ServerProcess, clients: Clients) -> None:
+def test_producer_to_cpp_compressed_bodies_arrive(server: ServerProcess, clients: Clients) -> None:
     """It reads zlib, whatever the type bits say; other kinds are for other consumers."""
     large = [b"%d " % n * 2_000 for n in range(10)] + [b"x" * 1_000_000]
 
@@ -84,7 +84,7 @@ def test_compressed_bodies(server: ServerProcess, clients: Clients) -> None:
     asyncio.run(body())
 
 
-def test_batches_given_and_gathered(server: ServerProcess, clients: Clients) -> None:
+def test_producer_to_cpp_batches_arrive(server: ServerProcess, clients: Clients) -> None:
     async def body() -> None:
         options = ProducerOptions(batching=Batching(count_max=40))
         async with Producer("makers", nameserver=server.nameserver, options=options) as producer:
@@ -110,7 +110,9 @@ def test_batches_given_and_gathered(server: ServerProcess, clients: Clients) -> 
     asyncio.run(body())
 
 
-def test_ordered_messages_keep_their_order(server: ServerProcess, clients: Clients) -> None:
+def test_producer_to_cpp_ordered_messages_keep_their_order(
+    server: ServerProcess, clients: Clients
+) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=server.nameserver) as producer:
             await make_topic(producer, "ordered")
@@ -127,7 +129,7 @@ def test_ordered_messages_keep_their_order(server: ServerProcess, clients: Clien
     asyncio.run(body())
 
 
-def test_committed_transactions_and_delayed_messages(
+def test_producer_to_cpp_transactions_and_delayed_messages_arrive(
     server: ServerProcess, clients: Clients
 ) -> None:
     async def body() -> None:

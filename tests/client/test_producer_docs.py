@@ -19,7 +19,7 @@ EXAMPLES = PAGE.blocks("python")
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_the_example_runs(
+def test_producer_page_example_runs(
     mq: RunningBroker, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = EXAMPLES[number]
@@ -39,7 +39,7 @@ def shown(value: object) -> str:
 
 
 @pytest.mark.parametrize("page", [PAGE, PAGE.twin], ids=["english", "chinese"])
-def test_the_tables_of_options_are_complete(page: Page) -> None:
+def test_producer_page_lists_every_option(page: Page) -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| ", page.text, re.MULTILINE)
     told = {name: default.strip() for name, default in rows}
     for options in (ProducerOptions(), ClientOptions()):

@@ -21,7 +21,7 @@ def another(mq: RunningBroker) -> RunningBroker:
 
 
 @pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "gathered"])
-def test_a_keyed_message_leaves_a_drained_broker_within_its_deadline(
+def test_keyed_send_leaves_a_drained_broker_within_its_deadline(
     mq: RunningBroker, run: Run, batching: Batching | None
 ) -> None:
     """The route is stale for a while: the broker refuses before the producer hears of it."""
@@ -51,7 +51,7 @@ def test_a_keyed_message_leaves_a_drained_broker_within_its_deadline(
     run(body)
 
 
-def test_a_route_that_stays_stale_for_a_second_is_waited_for(mq: RunningBroker, run: Run) -> None:
+def test_keyed_send_waits_for_a_route_stale_for_a_second(mq: RunningBroker, run: Run) -> None:
     """As long as the deadline allows, however many tries that takes."""
 
     async def body() -> None:
@@ -77,7 +77,7 @@ def test_a_route_that_stays_stale_for_a_second_is_waited_for(mq: RunningBroker, 
     run(body)
 
 
-def test_a_send_to_a_named_queue_of_a_drained_broker_fails_at_once(
+def test_send_to_a_given_queue_of_a_drained_broker_fails_at_once(
     mq: RunningBroker, run: Run
 ) -> None:
     """The sender chose the queue; no other will do."""
@@ -97,7 +97,7 @@ def test_a_send_to_a_named_queue_of_a_drained_broker_fails_at_once(
 
 @pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "gathered"])
 @pytest.mark.parametrize("is_named", [False, True], ids=["key", "named queue"])
-def test_a_keyed_send_to_a_broker_without_a_master_goes_on_within_its_deadline(
+def test_keyed_send_to_a_broker_without_a_master_retries_until_its_deadline(
     mq: RunningBroker, run: Run, batching: Batching | None, is_named: bool
 ) -> None:
     """SERVICE_NOT_AVAILABLE means that nothing was stored, so another try keeps the order."""
@@ -121,7 +121,7 @@ def test_a_keyed_send_to_a_broker_without_a_master_goes_on_within_its_deadline(
     run(body)
 
 
-def test_a_keyed_send_that_nobody_takes_times_out_and_is_certainly_not_stored(
+def test_keyed_send_without_a_broker_times_out_and_is_not_stored(
     mq: RunningBroker, run: Run
 ) -> None:
     async def body() -> None:

@@ -32,7 +32,7 @@ def another(mq: RunningBroker, name: str = "broker-b") -> RunningBroker:
     return RunningBroker(nameserver=mq, config=BrokerConfig(name=name))
 
 
-def test_a_refused_message_goes_to_another_broker(mq: RunningBroker, run: Run) -> None:
+def test_send_that_is_rejected_goes_to_another_broker(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with another(mq) as other:
             for broker in (mq, other):
@@ -48,7 +48,7 @@ def test_a_refused_message_goes_to_another_broker(mq: RunningBroker, run: Run) -
     run(body)
 
 
-def test_a_single_broker_is_tried_again_after_a_pause(mq: RunningBroker, run: Run) -> None:
+def test_send_to_a_single_broker_is_retried_after_a_pause(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             await producer.send(Message("again", b"0"))
@@ -61,7 +61,7 @@ def test_a_single_broker_is_tried_again_after_a_pause(mq: RunningBroker, run: Ru
     run(body)
 
 
-def test_a_pause_ends_when_the_route_leads_elsewhere(mq: RunningBroker, run: Run) -> None:
+def test_send_pause_ends_when_the_route_changes(mq: RunningBroker, run: Run) -> None:
     """A group that changes its master has the next one in a moment, and name servers know it then:
     asking once, when the first try fails, is too early."""
 
@@ -106,7 +106,7 @@ class Relay:
             writer.write(data)
 
 
-def test_name_servers_are_asked_less_and_less_often(mq: RunningBroker, run: Run) -> None:
+def test_send_retries_ask_nameservers_with_backoff(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.create_topic("stuck")
         relay = Relay(mq.nameserver)
@@ -126,7 +126,7 @@ def test_name_servers_are_asked_less_and_less_often(mq: RunningBroker, run: Run)
     run(body)
 
 
-def test_all_tries_fail_and_the_error_says_where(mq: RunningBroker, run: Run) -> None:
+def test_send_that_fails_everywhere_reports_each_attempt(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             await producer.send(Message("never", b"0"))
@@ -145,7 +145,7 @@ def test_all_tries_fail_and_the_error_says_where(mq: RunningBroker, run: Run) ->
     run(body)
 
 
-def test_what_is_refused_for_good_is_not_tried_again(mq: RunningBroker, run: Run) -> None:
+def test_send_that_is_rejected_permanently_is_not_retried(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             with mq.faults.refuse_sends(ResponseCode.MESSAGE_ILLEGAL) as refused:
@@ -157,7 +157,7 @@ def test_what_is_refused_for_good_is_not_tried_again(mq: RunningBroker, run: Run
     run(body)
 
 
-def test_a_timeout_says_which_broker_and_how_often(mq: RunningBroker, run: Run) -> None:
+def test_send_timeout_reports_the_broker_and_attempts(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver, options=HASTY) as producer:
             await producer.send(Message("slow", b"0"))
@@ -178,7 +178,7 @@ def test_a_timeout_says_which_broker_and_how_often(mq: RunningBroker, run: Run) 
     run(body)
 
 
-def test_a_slow_broker_does_not_take_the_whole_time(mq: RunningBroker, run: Run) -> None:
+def test_send_to_a_slow_broker_is_retried_within_the_timeout(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with another(mq) as other:
             for broker in (mq, other):
@@ -197,7 +197,7 @@ def test_a_slow_broker_does_not_take_the_whole_time(mq: RunningBroker, run: Run)
     run(body)
 
 
-def test_the_fastest_broker_is_chosen(mq: RunningBroker, run: Run) -> None:
+def test_send_chooses_the_fastest_broker(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with another(mq) as other:
             for broker in (mq, other):
@@ -214,7 +214,7 @@ def test_the_fastest_broker_is_chosen(mq: RunningBroker, run: Run) -> None:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST])
-def test_an_answer_that_shows_the_route_stale_refreshes_it(
+def test_send_refreshes_a_route_that_the_response_shows_stale(
     mq: RunningBroker, run: Run, code: ResponseCode
 ) -> None:
     async def body() -> None:
@@ -234,7 +234,7 @@ def test_an_answer_that_shows_the_route_stale_refreshes_it(
 
 
 @pytest.mark.parametrize("options", [ProducerOptions(), ProducerOptions(batching=Batching())])
-def test_a_lost_connection_is_made_anew(
+def test_send_reconnects_after_a_lost_connection(
     mq: RunningBroker, run: Run, options: ProducerOptions
 ) -> None:
     async def body() -> None:
@@ -254,7 +254,7 @@ def test_a_lost_connection_is_made_anew(
     run(body)
 
 
-def test_a_lost_answer_is_told_of_also_when_the_topic_is_gone_meanwhile(
+def test_send_with_a_lost_response_reports_it_even_if_the_topic_is_gone(
     mq: RunningBroker, run: Run
 ) -> None:
     """The message may be stored: an error that says only that nobody knows the topic would lie."""
@@ -287,7 +287,7 @@ def test_a_lost_answer_is_told_of_also_when_the_topic_is_gone_meanwhile(
         (ResponseCode.SYSTEM_ERROR, True),
     ],
 )
-def test_failed_send_tells_whether_the_message_may_be_stored(
+def test_send_failure_reports_whether_the_message_may_be_stored(
     mq: RunningBroker, run: Run, code: ResponseCode, *, may_be_stored: bool
 ) -> None:
     async def body() -> None:
@@ -301,7 +301,9 @@ def test_failed_send_tells_whether_the_message_may_be_stored(
     run(body)
 
 
-def test_an_ordered_message_is_not_sent_again_behind_others(mq: RunningBroker, run: Run) -> None:
+def test_send_of_an_ordered_message_is_not_retried_after_later_ones(
+    mq: RunningBroker, run: Run
+) -> None:
     async def body() -> None:
         async with another(mq) as other:
             for broker in (mq, other):
@@ -319,7 +321,7 @@ def test_an_ordered_message_is_not_sent_again_behind_others(mq: RunningBroker, r
     run(body)
 
 
-def test_a_broker_that_restarts_is_waited_for(mq: RunningBroker, run: Run) -> None:
+def test_send_waits_for_a_restarting_broker(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         options = ProducerOptions(send_timeout_s=20, tries_max=6)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
@@ -333,7 +335,7 @@ def test_a_broker_that_restarts_is_waited_for(mq: RunningBroker, run: Run) -> No
     run(body)
 
 
-def test_sends_go_on_without_a_name_server(mq: RunningBroker, run: Run) -> None:
+def test_sends_continue_without_a_nameserver(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver, options=HASTY) as producer:
             await producer.send(Message("names", b"0"))
@@ -350,7 +352,7 @@ def test_sends_go_on_without_a_name_server(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_a_cancelled_send_disturbs_nobody(mq: RunningBroker, run: Run) -> None:
+def test_send_that_is_cancelled_affects_no_other(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             await producer.send(Message("cancel", b"0"))
@@ -367,7 +369,7 @@ def test_a_cancelled_send_disturbs_nobody(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_the_members_of_a_failed_batch_get_errors_of_their_own(mq: RunningBroker, run: Run) -> None:
+def test_send_batch_that_fails_gives_each_message_its_error(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         options = ProducerOptions(batching=Batching(linger_s=0.01), tries_max=1)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
@@ -382,7 +384,9 @@ def test_the_members_of_a_failed_batch_get_errors_of_their_own(mq: RunningBroker
     run(body)
 
 
-def test_closing_waits_for_the_deadline_of_what_is_in_flight(mq: RunningBroker, run: Run) -> None:
+def test_producer_close_waits_for_in_flight_sends_until_their_deadline(
+    mq: RunningBroker, run: Run
+) -> None:
     async def body() -> None:
         options = ProducerOptions(send_timeout_s=0.4, try_timeout_s=0.4)
         producer = await Producer("makers", nameserver=mq.nameserver, options=options).start()
@@ -403,7 +407,7 @@ def unsafe(mq: RunningBroker, code: int = ResponseCode.FLUSH_SLAVE_TIMEOUT) -> F
     return mq.faults.refuse([RequestCode.SEND_MESSAGE_V2], code, ext=fields)
 
 
-def test_a_message_that_is_stored_less_safely_is_a_result(mq: RunningBroker, run: Run) -> None:
+def test_send_with_a_weaker_store_status_returns_a_result(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             with unsafe(mq) as answers:
@@ -415,7 +419,9 @@ def test_a_message_that_is_stored_less_safely_is_a_result(mq: RunningBroker, run
     run(body)
 
 
-def test_it_goes_to_another_broker_if_the_options_say_so(mq: RunningBroker, run: Run) -> None:
+def test_send_with_a_weaker_store_status_is_retried_if_configured(
+    mq: RunningBroker, run: Run
+) -> None:
     async def body() -> None:
         options = ProducerOptions(retry_not_store_ok=True)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
@@ -434,7 +440,7 @@ def test_it_goes_to_another_broker_if_the_options_say_so(mq: RunningBroker, run:
     run(body)
 
 
-def test_a_success_without_its_fields_is_no_success(mq: RunningBroker, run: Run) -> None:
+def test_send_response_without_its_fields_raises(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             with (
@@ -447,9 +453,7 @@ def test_a_success_without_its_fields_is_no_success(mq: RunningBroker, run: Run)
     run(body)
 
 
-def test_a_drained_broker_is_left_also_when_no_name_server_is_there(
-    mq: RunningBroker, run: Run
-) -> None:
+def test_send_leaves_a_drained_broker_without_a_nameserver(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with another(mq) as other:
             for broker in (mq, other):

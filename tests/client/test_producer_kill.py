@@ -101,7 +101,7 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 @pytest.mark.parametrize("batching", [None, Batching()])
-def test_sends_go_on_with_at_most_one_failed_try_each(
+def test_sends_after_a_broker_kill_have_at_most_one_failed_attempt(
     cluster: Cluster, run: Run, failures: Counter[int], batching: Batching | None
 ) -> None:
     # A dead broker fails a try at once; a try must not time out because the machine is crowded.
@@ -132,7 +132,7 @@ def test_sends_go_on_with_at_most_one_failed_try_each(
     assert max(failures.values()) == 1
 
 
-def test_a_killed_broker_is_used_again_when_it_is_back(cluster: Cluster) -> None:
+def test_sends_use_a_killed_broker_again_after_its_restart(cluster: Cluster) -> None:
     async def body() -> None:
         often = ClientOptions(route_interval_s=0.2)
         async with Producer("makers", nameserver=cluster.nameserver, client=often) as producer:

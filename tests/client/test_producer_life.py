@@ -35,7 +35,7 @@ async def begun(*tasks: "asyncio.Task[object]") -> None:
     assert not any(task.done() for task in tasks)
 
 
-def test_who_waits_for_room_may_be_cancelled(mq: RunningBroker, run: Run) -> None:
+def test_producer_send_waiting_for_room_can_be_cancelled(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with producer_of(mq, in_flight=1) as producer, asyncio.timeout(WITHIN_S):
             await producer.send(Message("room", b"0"))
@@ -75,7 +75,7 @@ def test_a_message_that_cannot_be_encoded_is_not_in_flight(
     run(body)
 
 
-def test_several_flush_at_once(mq: RunningBroker, run: Run) -> None:
+def test_producer_flush_can_be_called_concurrently(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with producer_of(mq) as producer, asyncio.timeout(WITHIN_S):
             await producer.send(Message("flushed", b"0"))
@@ -87,7 +87,7 @@ def test_several_flush_at_once(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_closing_goes_on_when_who_closes_is_cancelled(mq: RunningBroker, run: Run) -> None:
+def test_producer_close_continues_when_its_caller_is_cancelled(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         producer = await producer_of(mq).start()
         await producer.send(Message("closed", b"0"))
@@ -102,7 +102,7 @@ def test_closing_goes_on_when_who_closes_is_cancelled(mq: RunningBroker, run: Ru
     run(body)
 
 
-def test_closing_sends_home_who_waits_for_room(mq: RunningBroker, run: Run) -> None:
+def test_producer_close_fails_sends_that_wait_for_room(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         producer = await producer_of(mq, in_flight=1).start()
         await producer.send(Message("closed", b"0"))
@@ -120,7 +120,7 @@ async def check(_message: MessageView) -> TransactionState:
     return TransactionState.COMMIT
 
 
-def test_a_group_has_one_check_in_a_client(mq: RunningBroker, run: Run) -> None:
+def test_producer_group_has_one_check_per_client(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         second = Producer("payers", nameserver=mq.nameserver, check=check)
         async with Producer("payers", nameserver=mq.nameserver, check=check):
@@ -137,7 +137,7 @@ def test_a_group_has_one_check_in_a_client(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_a_question_that_is_cut_off_by_the_end_says_so(run: Run) -> None:
+def test_producer_close_fails_a_pending_route_request(run: Run) -> None:
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, and never answers
             address = "{}:{}".format(*silent.getsockname())
@@ -151,7 +151,7 @@ def test_a_question_that_is_cut_off_by_the_end_says_so(run: Run) -> None:
     run(body)
 
 
-def test_a_producer_belongs_to_the_loop_of_its_start(mq: RunningBroker, run: Run) -> None:
+def test_producer_used_in_another_loop_raises(mq: RunningBroker, run: Run) -> None:
     producer, left = producer_of(mq), producer_of(mq)
 
     async def body() -> None:

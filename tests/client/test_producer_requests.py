@@ -34,7 +34,7 @@ async def while_answering(work: Any, replier: Any) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_every_request_gets_its_own_reply(mq: RunningBroker, run: Run) -> None:
+def test_request_gets_its_own_reply(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with (
             Producer("askers", nameserver=mq.nameserver) as asker,
@@ -56,7 +56,7 @@ def test_every_request_gets_its_own_reply(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_a_large_reply_comes_back_whole(mq: RunningBroker, run: Run) -> None:
+def test_request_gets_a_large_reply_complete(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("both", nameserver=mq.nameserver) as producer:
 
@@ -69,7 +69,7 @@ def test_a_large_reply_comes_back_whole(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_nobody_replies(mq: RunningBroker, run: Run) -> None:
+def test_request_without_a_reply_times_out(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("askers", nameserver=mq.nameserver) as producer:
             with pytest.raises(RequestTimeout, match=r"'alone' within 0\.2 s; it was stored"):
@@ -83,7 +83,7 @@ def test_nobody_replies(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_only_requests_can_be_replied_to(mq: RunningBroker, run: Run) -> None:
+def test_reply_to_a_message_that_is_not_a_request_is_rejected(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("askers", nameserver=mq.nameserver) as producer:
             await producer.send(Message("plain", b"x"))
@@ -94,7 +94,7 @@ def test_only_requests_can_be_replied_to(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_a_consumer_replies(mq: RunningBroker, run: Run) -> None:
+def test_consumer_replies_to_a_request(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.create_topic("shop")
         consumer = PushConsumer("shops", nameserver=mq.nameserver)

@@ -41,7 +41,7 @@ def bodies(mq: RunningBroker, topic: str) -> list[bytes]:
     return [message.body for message in mq.stored(topic)]
 
 
-def test_a_message_arrives_with_everything_it_was_given(mq: RunningBroker, run: Run) -> None:
+def test_send_stores_every_field_of_the_message(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             sent = await producer.send(
@@ -71,7 +71,7 @@ def test_a_message_arrives_with_everything_it_was_given(mq: RunningBroker, run: 
     run(body)
 
 
-def test_messages_go_round_the_queues(mq: RunningBroker, run: Run) -> None:
+def test_send_alternates_between_queues(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.create_topic("round", queues=4)
         async with Producer("makers", nameserver=mq.nameserver) as producer:
@@ -83,7 +83,7 @@ def test_messages_go_round_the_queues(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_futures_need_no_task_and_answers_find_them(mq: RunningBroker, run: Run) -> None:
+def test_send_async_needs_no_task_and_gets_its_response(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             await producer.send(Message("many", b"first"))
@@ -97,7 +97,7 @@ def test_futures_need_no_task_and_answers_find_them(mq: RunningBroker, run: Run)
     run(body)
 
 
-def test_a_batch_is_one_frame_and_keeps_each_message_as_it_is(mq: RunningBroker, run: Run) -> None:
+def test_send_batch_is_one_frame_and_keeps_each_message(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             messages = [Message("batch", b"%d" % n, tags=f"t{n}", keys=f"k{n}") for n in range(50)]
@@ -114,7 +114,7 @@ def test_a_batch_is_one_frame_and_keeps_each_message_as_it_is(mq: RunningBroker,
 
 
 @pytest.mark.parametrize("linger_s", [0.0, 0.01])
-def test_gathered_messages_travel_together(mq: RunningBroker, run: Run, linger_s: float) -> None:
+def test_batching_sends_messages_together(mq: RunningBroker, run: Run, linger_s: float) -> None:
     async def body() -> None:
         options = ProducerOptions(batching=Batching(linger_s=linger_s, count_max=100))
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
@@ -135,7 +135,7 @@ def test_gathered_messages_travel_together(mq: RunningBroker, run: Run, linger_s
     run(body)
 
 
-def test_gathering_leaves_alone_what_can_not_be_gathered(mq: RunningBroker, run: Run) -> None:
+def test_batching_sends_other_messages_separately(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver, options=GATHERED) as producer:
             large = random.Random(1).randbytes(1 << 20)
@@ -153,7 +153,7 @@ def test_gathering_leaves_alone_what_can_not_be_gathered(mq: RunningBroker, run:
     run(body)
 
 
-def test_a_key_has_one_queue_and_keeps_its_order(mq: RunningBroker, run: Run) -> None:
+def test_send_with_a_key_uses_one_queue_in_order(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.create_topic("ordered", queues=8)
         options = ProducerOptions(batching=Batching(count_max=7))
@@ -176,7 +176,7 @@ def test_a_key_has_one_queue_and_keeps_its_order(mq: RunningBroker, run: Run) ->
     run(body)
 
 
-def test_a_selector_or_a_queue_decides_where_a_message_goes(mq: RunningBroker, run: Run) -> None:
+def test_send_uses_the_given_selector_or_queue(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.create_topic("chosen", queues=4)
         async with Producer("makers", nameserver=mq.nameserver) as producer:
@@ -196,7 +196,7 @@ def test_a_selector_or_a_queue_decides_where_a_message_goes(mq: RunningBroker, r
 
 @pytest.mark.parametrize("kind", list(Compression))
 @pytest.mark.parametrize("size", [4095, 4096, 300_000])
-def test_large_bodies_are_compressed(mq: RunningBroker, kind: Compression, size: int) -> None:
+def test_send_compresses_large_bodies(mq: RunningBroker, kind: Compression, size: int) -> None:
     async def body() -> None:
         options = ProducerOptions(compression=kind)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
@@ -210,7 +210,7 @@ def test_large_bodies_are_compressed(mq: RunningBroker, kind: Compression, size:
     asyncio.run(body())
 
 
-def test_a_body_that_does_not_shrink_is_sent_as_it_is(mq: RunningBroker, run: Run) -> None:
+def test_send_does_not_compress_a_body_that_does_not_shrink(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         noise = random.Random(7).randbytes(10_000)
         async with Producer("makers", nameserver=mq.nameserver) as producer:
@@ -222,7 +222,7 @@ def test_a_body_that_does_not_shrink_is_sent_as_it_is(mq: RunningBroker, run: Ru
     run(body)
 
 
-def test_one_way_messages_arrive(mq: RunningBroker, run: Run) -> None:
+def test_send_oneway_stores_every_message(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             for n in range(100):
@@ -233,7 +233,7 @@ def test_one_way_messages_arrive(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_a_message_waits_for_its_level_delay_or_moment(mq: RunningBroker, run: Run) -> None:
+def test_send_delays_by_level_duration_or_timestamp(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.clock.hold()
         now = datetime.fromtimestamp(mq.clock.now_ms() / 1000, UTC)
@@ -251,7 +251,7 @@ def test_a_message_waits_for_its_level_delay_or_moment(mq: RunningBroker, run: R
     run(body)
 
 
-def test_a_timed_message_can_be_taken_back(mq: RunningBroker, run: Run) -> None:
+def test_recall_cancels_a_timed_message(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             soon = Message("recall", b"no", delay=timedelta(minutes=5))
@@ -274,7 +274,7 @@ def test_a_timed_message_can_be_taken_back(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_what_can_not_be_sent_is_refused_with_a_reason(mq: RunningBroker, run: Run) -> None:
+def test_send_of_an_invalid_message_is_rejected(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             with pytest.raises(UsageError, match="at least one"):
@@ -312,7 +312,7 @@ def test_what_can_not_be_sent_is_refused_with_a_reason(mq: RunningBroker, run: R
     run(body)
 
 
-def test_a_topic_that_nobody_makes_is_not_found(run: Run) -> None:
+def test_send_to_a_missing_topic_raises_topic_not_found(run: Run) -> None:
     async def body() -> None:
         async with (
             RunningBroker(config=BrokerConfig(auto_create_topics=False)) as mq,
@@ -326,7 +326,7 @@ def test_a_topic_that_nobody_makes_is_not_found(run: Run) -> None:
     run(body)
 
 
-def test_a_producer_works_between_its_start_and_its_end(mq: RunningBroker, run: Run) -> None:
+def test_producer_outside_start_and_close_raises(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         producer = Producer("makers", nameserver=mq.nameserver)
         with pytest.raises(ClientClosed, match="not started"):
@@ -344,7 +344,7 @@ def test_a_producer_works_between_its_start_and_its_end(mq: RunningBroker, run: 
     run(body)
 
 
-def test_too_many_in_flight_are_refused_or_waited_for(mq: RunningBroker, run: Run) -> None:
+def test_send_beyond_the_in_flight_limit_raises_or_waits(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         options = ProducerOptions(in_flight_count_max=10)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
@@ -358,7 +358,7 @@ def test_too_many_in_flight_are_refused_or_waited_for(mq: RunningBroker, run: Ru
     run(body)
 
 
-def test_many_producers_of_a_process_have_one_connection(mq: RunningBroker, run: Run) -> None:
+def test_producers_of_a_process_share_one_connection(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with (
             Producer("one", nameserver=mq.nameserver) as one,
@@ -372,9 +372,7 @@ def test_many_producers_of_a_process_have_one_connection(mq: RunningBroker, run:
     run(body)
 
 
-def test_batch_with_a_sharding_key_goes_to_the_queue_of_single_sends(
-    mq: RunningBroker, run: Run
-) -> None:
+def test_send_batch_with_a_key_uses_the_queue_of_single_sends(mq: RunningBroker, run: Run) -> None:
     mq.create_topic("steps", queues=8)
 
     async def body() -> None:

@@ -30,7 +30,7 @@ def traces(mq: RunningBroker) -> list[TraceRecord]:
     ]
 
 
-def test_every_send_leaves_a_trace(mq: RunningBroker, run: Run) -> None:
+def test_producer_trace_records_every_send(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver, options=TRACED) as producer:
             sent = await producer.send(Message("traced", b"hello", tags="t", keys=["k1", "k2"]))
@@ -56,7 +56,9 @@ def test_every_send_leaves_a_trace(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_failures_transactions_and_recalls_are_told_too(mq: RunningBroker, run: Run) -> None:
+def test_producer_trace_records_failures_transactions_and_recalls(
+    mq: RunningBroker, run: Run
+) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver, options=TRACED) as producer:
             with (
@@ -83,7 +85,7 @@ def test_failures_transactions_and_recalls_are_told_too(mq: RunningBroker, run: 
     run(body)
 
 
-def test_traces_are_gathered_and_do_not_disturb(mq: RunningBroker, run: Run) -> None:
+def test_producer_traces_are_batched_and_do_not_affect_sends(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         options = ProducerOptions(trace=True, batching=Batching())
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:

@@ -15,7 +15,7 @@ class WorkFailed(Exception):
     pass
 
 
-def test_a_clean_exit_commits(mq: RunningBroker, run: Run) -> None:
+def test_transaction_commits_on_a_clean_exit(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             async with producer.transaction(Message("paid", b"x", keys="T1")) as transaction:
@@ -29,7 +29,7 @@ def test_a_clean_exit_commits(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_an_exception_rolls_back_and_goes_on(mq: RunningBroker, run: Run) -> None:
+def test_transaction_rolls_back_and_reraises_an_exception(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             transaction = producer.transaction(Message("paid", b"x"))
@@ -43,7 +43,7 @@ def test_an_exception_rolls_back_and_goes_on(mq: RunningBroker, run: Run) -> Non
     run(body)
 
 
-def test_a_cancelled_task_rolls_back(mq: RunningBroker, run: Run) -> None:
+def test_transaction_rolls_back_when_its_task_is_cancelled(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             transaction = producer.transaction(Message("paid", b"x"))
@@ -65,7 +65,7 @@ def test_a_cancelled_task_rolls_back(mq: RunningBroker, run: Run) -> None:
     run(body)
 
 
-def test_it_can_be_decided_inside_and_only_once(mq: RunningBroker, run: Run) -> None:
+def test_transaction_can_be_decided_explicitly_once(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             async with producer.transaction(Message("paid", b"yes")) as transaction:
@@ -84,7 +84,9 @@ def test_it_can_be_decided_inside_and_only_once(mq: RunningBroker, run: Run) -> 
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_check_decides_what_was_left_open(mq: RunningBroker, run: Run, is_async: bool) -> None:
+def test_transaction_check_decides_an_open_transaction(
+    mq: RunningBroker, run: Run, is_async: bool
+) -> None:
     states = {
         b"yes": [TransactionState.COMMIT],
         b"no": [TransactionState.ROLLBACK],
@@ -120,7 +122,7 @@ def test_the_check_decides_what_was_left_open(mq: RunningBroker, run: Run, is_as
     run(body)
 
 
-def test_a_check_that_fails_is_asked_again(
+def test_transaction_check_that_fails_is_repeated(
     mq: RunningBroker, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -144,7 +146,7 @@ def test_a_check_that_fails_is_asked_again(
     assert "no database" in caplog.text
 
 
-def test_a_commit_that_does_not_arrive(
+def test_transaction_commit_that_is_lost_is_an_error_without_a_check(
     mq: RunningBroker, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a check it is an error; with one the broker will ask."""
@@ -170,7 +172,7 @@ def test_a_commit_that_does_not_arrive(
     assert "was not confirmed by broker broker-a: " in caplog.text
 
 
-def test_a_rollback_that_does_not_arrive_hides_no_error(
+def test_transaction_rollback_that_is_lost_hides_no_error(
     mq: RunningBroker, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
@@ -188,7 +190,7 @@ def test_a_rollback_that_does_not_arrive_hides_no_error(
     assert "was not confirmed by broker broker-a: " in caplog.text
 
 
-def test_a_half_that_is_not_stored_does_not_begin(mq: RunningBroker, run: Run) -> None:
+def test_transaction_whose_half_is_not_stored_does_not_start(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             entered = False

@@ -84,7 +84,7 @@ def attribute(span: ReadableSpan, name: str) -> object:
 
 
 @asynchronous
-async def test_one_trace_from_the_producer_to_the_listener(
+async def test_spans_of_producer_and_listener_are_in_one_trace(
     mq: RunningBroker, provider: TracerProvider, ended: Ended
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -128,7 +128,7 @@ async def test_one_trace_from_the_producer_to_the_listener(
 
 
 @asynchronous
-async def test_every_way_to_send_carries_a_context(mq: RunningBroker, ended: Ended) -> None:
+async def test_spans_context_is_sent_in_every_mode(mq: RunningBroker, ended: Ended) -> None:
     mq.create_topic("orders", queues=1)
     async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
         await producer.send_async(Message("orders", b"1"))
@@ -145,7 +145,7 @@ async def test_every_way_to_send_carries_a_context(mq: RunningBroker, ended: End
 
 
 @asynchronous
-async def test_failures_are_told(mq: RunningBroker, ended: Ended) -> None:
+async def test_spans_record_failures(mq: RunningBroker, ended: Ended) -> None:
     mq.create_topic("orders", queues=1)
     async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
         with mq.faults.refuse_sends(13, remark="no room for it"), pytest.raises(RemoteError):
@@ -170,7 +170,9 @@ async def test_failures_are_told(mq: RunningBroker, ended: Ended) -> None:
 
 
 @asynchronous
-async def test_a_batch_is_linked_to_all_its_producers(mq: RunningBroker, ended: Ended) -> None:
+async def test_spans_of_a_batch_are_linked_to_all_its_producers(
+    mq: RunningBroker, ended: Ended
+) -> None:
     mq.create_topic("orders", queues=1)
     async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
         for number in range(3):
@@ -189,7 +191,7 @@ async def test_a_batch_is_linked_to_all_its_producers(mq: RunningBroker, ended: 
     assert not nothing.is_valid  # its producer wrote no context
 
 
-def test_a_blocking_producer_and_a_listener_in_threads(
+def test_spans_of_a_blocking_producer_and_threads_are_in_one_trace(
     mq: RunningBroker, provider: TracerProvider, ended: Ended
 ) -> None:
     mq.create_topic("orders", queues=1)
@@ -218,7 +220,7 @@ def test_a_blocking_producer_and_a_listener_in_threads(
         assert after.parent.span_id == id_of(before)
 
 
-def test_spans_of_a_consumer_without_a_listener_are_refused(mq: RunningBroker) -> None:
+def test_spans_of_a_consumer_without_a_listener_are_rejected(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     options = ConsumerOptions(spans=True)
     refused = "spans=True has no effect for the consumer of billing, which has no listener"
@@ -239,14 +241,14 @@ def test_spans_of_a_consumer_without_a_listener_are_refused(mq: RunningBroker) -
             kind("billing", nameserver=mq.nameserver, subscribe=ALL, options=options)
 
 
-def test_without_an_sdk_nothing_is_recorded_and_messages_go_as_they_are(mq: RunningBroker) -> None:
+def test_spans_without_an_sdk_leave_messages_unchanged(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     with sync.Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
         producer.send(Message("orders", b"x"))
     assert "traceparent" not in mq.stored("orders")[0].properties
 
 
-def test_who_asks_for_no_spans_loads_nothing() -> None:
+def test_spans_disabled_do_not_load_opentelemetry() -> None:
     code = (
         "import sys, tianzhou.client, tianzhou.client.sync\n"
         "tianzhou.client.Producer('g', nameserver='127.0.0.1:1')\n"
@@ -255,7 +257,7 @@ def test_who_asks_for_no_spans_loads_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
-def test_who_lacks_the_extra_is_told() -> None:
+def test_spans_without_the_extra_report_how_to_install_it() -> None:
     code = (
         "import sys\n"
         "sys.modules['opentelemetry'] = None\n"
@@ -268,7 +270,7 @@ def test_who_lacks_the_extra_is_told() -> None:
 
 
 @asynchronous
-async def test_the_examples_of_the_page_work(mq: RunningBroker, ended: Ended) -> None:
+async def test_spans_examples_of_the_metrics_page_work(mq: RunningBroker, ended: Ended) -> None:
     page = (Path(__file__).parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
     clients, loop = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     mq.create_topic("orders", queues=1)

@@ -60,7 +60,7 @@ def any_(value: object) -> Any:
     return value
 
 
-def test_whole_numbers_of_other_types_are_taken_as_numbers() -> None:
+def test_options_accept_integers_of_other_types() -> None:
     assert repr(Message("t", b"x", delay_level=True)) == repr(Message("t", b"x", delay_level=1))
     assert ConsumerOptions(suspend_s=1).suspend_s == 1
 
