@@ -9,7 +9,7 @@ from cli.conftest import Run, run_command
 from tianzhou.testing import RunningBroker
 
 
-def test_the_cluster_at_a_glance(run: Run, mq: RunningBroker) -> None:
+def test_cluster_lists_brokers_with_versions(run: Run, mq: RunningBroker) -> None:
     (row,) = run("cluster", "--json").json
     assert (row["broker"], row["address"], row["error"]) == ("broker-a", mq.broker, "")
     assert row["tianzhou_version"] == tianzhou.__version__
@@ -29,7 +29,7 @@ def test_the_cluster_at_a_glance(run: Run, mq: RunningBroker) -> None:
     assert "tianzhou broker -n" in run("cluster").out
 
 
-def test_the_name_server_comes_from_the_environment_unless_given(
+def test_nameserver_option_wins_over_the_environment(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", mq.nameserver)
@@ -39,13 +39,13 @@ def test_the_name_server_comes_from_the_environment_unless_given(
     assert run_command("topic", "list", "-n", mq.nameserver).code == 0
 
 
-def test_a_name_server_without_a_port_is_asked_at_9876(mq: RunningBroker) -> None:
+def test_nameserver_option_without_a_port_uses_9876(mq: RunningBroker) -> None:
     done = run_command("topic", "list", "-n", "localhost.invalid")
     assert done.code == 3
     assert "localhost.invalid:9876" in done.err
 
 
-def test_one_broker(run: Run, mq: RunningBroker) -> None:
+def test_broker_status_shows_one_broker(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders")
     run("produce", "orders", stdin="x\n")
     found = run("broker", "status", "broker-a", "--json", "--all").json
@@ -61,7 +61,7 @@ def test_one_broker(run: Run, mq: RunningBroker) -> None:
     assert run("topic", "create", "pears", "-b", "broker-z").code == 4
 
 
-def test_settings_are_shown_and_changed(run: Run) -> None:
+def test_broker_config_shows_and_changes_settings(run: Run) -> None:
     assert run("broker", "config", "--like", "autoCreateTopic", "--json").json == {
         "autoCreateTopicEnable": "true"
     }
@@ -88,7 +88,7 @@ def test_settings_are_shown_and_changed(run: Run) -> None:
     assert "must be from 0 to 87600" in outside.err
 
 
-def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:
+def test_broker_drain_reports_json(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="x\n")
     done = run("broker", "drain", "--json").json
@@ -123,14 +123,14 @@ def test_bench_measures_and_cleans_up(run: Run) -> None:
     assert run_command("bench", "-n", "127.0.0.1:1").code == 3
 
 
-def test_bench_takes_bodies_of_any_size(run: Run) -> None:
+def test_bench_accepts_bodies_of_any_size(run: Run) -> None:
     """A batch of 200 such messages would be more than a broker takes."""
     shown = run("bench", "--count", "10", "--size", "500000").out
     assert "send, batches of 4" in shown
     assert "messages/s" in shown
 
 
-def test_bench_brings_a_broker_along(run: Run) -> None:
+def test_bench_ephemeral_starts_and_stops_its_own_broker(run: Run) -> None:
     """Works with nothing but the package installed."""
     found = run_command("bench", "--ephemeral", "--count", "20", "--json").json
     assert len(found["steps"]) == 4
@@ -139,7 +139,7 @@ def test_bench_brings_a_broker_along(run: Run) -> None:
     assert "omit -n" in run("bench", "--ephemeral").err
 
 
-def test_a_broker_alone_is_no_group(run: Run) -> None:
+def test_raft_commands_of_a_single_broker_exit_with_code_4(run: Run) -> None:
     for words in (("status", "broker-a"), ("transfer", "broker-a", "n1"), ("status", "nope")):
         said = run("raft", *words)
         assert said.code == 4

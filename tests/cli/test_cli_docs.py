@@ -12,19 +12,19 @@ from tianzhou.admin.commands.failures import ExitCode
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_reference_is_that_of_the_commands(name: str) -> None:
+def test_command_reference_matches_the_commands(name: str) -> None:
     """`.venv/bin/python tests/cli/command_reference.py` writes it."""
     text = (DOCS / name).read_text(encoding="utf-8")
     assert text.partition(MARKER)[2] == "\n" + table(PAGES[name])
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_exit_codes_are_those_of_the_code(name: str) -> None:
+def test_command_line_page_lists_the_exit_codes(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == {*ExitCode}
 
 
-def test_every_command_works(run: Run) -> None:
+def test_command_line_page_commands_work(run: Run) -> None:
     lines = "".join(Page("docs/command-line.md").blocks("sh")).splitlines()
     assert len(lines) > 15
     for line in lines:

@@ -25,7 +25,7 @@ def billing(run: Run, mq: RunningBroker) -> None:
     run("group", "reset", "billing", "orders", "--to-earliest", "-y")
 
 
-def test_one_that_exists_is_not_made_anew(run: Run, mq: RunningBroker) -> None:
+def test_group_create_of_an_existing_group_fails(run: Run, mq: RunningBroker) -> None:
     """What was changed about it would be lost; only a broker that lacks it gets it."""
     assert run("group", "create", "billing", "--retries", "3").code == 0
     assert run("group", "update", "billing", "--no-consume").code == 0
@@ -40,7 +40,7 @@ def test_one_that_exists_is_not_made_anew(run: Run, mq: RunningBroker) -> None:
 
 
 @pytest.mark.usefixtures("billing")
-def test_lag_is_shown(run: Run) -> None:
+def test_group_list_and_show_have_the_lag(run: Run) -> None:
     (row,) = run("group", "list", "--json").json
     assert (row["group"], row["members"], row["lag"]) == ("billing", 0, 8)
     assert len(run("group", "list", "--internal", "--json").json) > 1
@@ -55,7 +55,7 @@ def read(_message: ReceivedMessage) -> None:
 
 
 @pytest.mark.usefixtures("billing")
-def test_members_and_owners_are_shown(run: Run, mq: RunningBroker) -> None:
+def test_group_show_has_members_and_queue_owners(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         consumer = PushConsumer(
             "billing",
@@ -80,7 +80,7 @@ def test_members_and_owners_are_shown(run: Run, mq: RunningBroker) -> None:
 
 
 @pytest.mark.usefixtures("billing")
-def test_a_reset_is_planned_asked_for_and_done(run: Run, mq: RunningBroker) -> None:
+def test_group_reset_plans_confirms_and_resets(run: Run, mq: RunningBroker) -> None:
     planned = run("group", "reset", "billing", "orders", "--to-latest", "--dry-run", "--json").json
     assert planned["dry_run"]
     assert sum(row["skipped"] for row in planned["queues"]) == 8
@@ -111,14 +111,16 @@ def test_a_reset_is_planned_asked_for_and_done(run: Run, mq: RunningBroker) -> N
     ],
 )
 @pytest.mark.usefixtures("billing")
-def test_wrong_resets_are_code_2(run: Run, more: list[str], told: str) -> None:
+def test_group_reset_with_invalid_options_exits_with_code_2(
+    run: Run, more: list[str], told: str
+) -> None:
     said = run("group", "reset", "billing", "orders", *more)
     assert said.code == 2
     assert told in said.err
 
 
 @pytest.mark.usefixtures("billing")
-def test_clone_and_delete(run: Run, mq: RunningBroker) -> None:
+def test_group_clone_and_delete(run: Run, mq: RunningBroker) -> None:
     run("group", "reset", "billing", "orders", "--to-offset", "3", "--queue", "1", "-y")
     assert run("group", "clone", "billing", "audit", "--json").json["target"] == "audit"
     assert mq.committed("audit", "orders")[1] == 3
@@ -134,7 +136,7 @@ def test_clone_and_delete(run: Run, mq: RunningBroker) -> None:
     assert run("group", "delete", "billing", "-y").code == 4
 
 
-def test_an_unknown_group_is_not_reset(run: Run) -> None:
+def test_group_reset_of_an_unknown_group_exits_with_code_4(run: Run) -> None:
     run("topic", "create", "orders")
     run("group", "create", "billing")
     done = run("group", "reset", "biling", "orders", "--to-earliest", "--yes")
@@ -144,7 +146,7 @@ def test_an_unknown_group_is_not_reset(run: Run) -> None:
     assert [row["group"] for row in run("group", "list", "--json").json] == ["billing"]
 
 
-def test_a_group_with_members_is_deleted_only_by_force(run: Run, mq: RunningBroker) -> None:
+def test_group_delete_with_members_needs_force(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders")
     with blocking.PushConsumer(
         "billing", nameserver=mq.nameserver, subscribe={"orders": "*"}

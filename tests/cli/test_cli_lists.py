@@ -30,7 +30,7 @@ def lists(run: Run) -> tuple[Any, Any]:
     return run("topic", "list", "--json").json, run("group", "list", "--json").json
 
 
-def test_nothing_is_asked_one_by_one(run: Run, mq: RunningBroker) -> None:
+def test_lists_use_one_request_per_broker(run: Run, mq: RunningBroker) -> None:
     filled(run, mq)
     with mq.faults.refuse(ONE_BY_ONE) as refused:
         topics, groups = lists(run)
@@ -50,9 +50,7 @@ def test_nothing_is_asked_one_by_one(run: Run, mq: RunningBroker) -> None:
     assert 0 < row["behind_s"] < 100
 
 
-def test_brokers_of_rocketmq_are_asked_one_by_one_and_tell_the_same(
-    run: Run, mq: RunningBroker
-) -> None:
+def test_lists_from_rocketmq_brokers_are_the_same_item_by_item(run: Run, mq: RunningBroker) -> None:
     filled(run, mq)
     ours = lists(run)
     with mq.faults.refuse(LOOKS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED) as refused:
@@ -65,7 +63,7 @@ def test_brokers_of_rocketmq_are_asked_one_by_one_and_tell_the_same(
     assert ours == theirs
 
 
-def test_topics_of_the_brokers_own_are_shown_on_request(run: Run, mq: RunningBroker) -> None:
+def test_lists_include_internal_topics_and_groups_on_request(run: Run, mq: RunningBroker) -> None:
     filled(run, mq)
     names = {row["topic"] for row in run("topic", "list", "--internal", "--json").json}
     assert {"orders", "TBW102", "SCHEDULE_TOPIC_XXXX"} <= names

@@ -14,7 +14,9 @@ def orders(run: Run) -> None:
     run("topic", "create", "orders", "-q", "1")
 
 
-def test_a_message_is_found_by_everything_it_has(run: Run, mq: RunningBroker) -> None:
+def test_message_show_finds_a_message_by_id_key_time_and_offset(
+    run: Run, mq: RunningBroker
+) -> None:
     run("produce", "orders", "-k", "T1", "-t", "fruit", stdin="two apples\n")
     (stored,) = mq.stored("orders")
     for how in (
@@ -46,7 +48,7 @@ def test_a_message_is_found_by_everything_it_has(run: Run, mq: RunningBroker) ->
         (("trace", "7F00000100002A9F00000000000000FF"), 4),
     ],
 )
-def test_what_is_not_found_and_what_is_wrong(
+def test_message_commands_with_missing_or_invalid_input_exit_with_a_code(
     run: Run, arguments: tuple[str, ...], code: int
 ) -> None:
     said = run("message", *arguments)
@@ -54,7 +56,7 @@ def test_what_is_not_found_and_what_is_wrong(
     assert said.err or said.out == "no messages\n"
 
 
-def test_a_trace_is_a_story(run: Run, mq: RunningBroker) -> None:
+def test_message_trace_shows_the_steps_in_order(run: Run, mq: RunningBroker) -> None:
     with Producer(
         "shop", nameserver=mq.nameserver, options=ProducerOptions(trace=True)
     ) as producer:
@@ -92,7 +94,7 @@ def test_dlq_shows_and_replays_dead_letters(run: Run, mq: RunningBroker) -> None
         assert run("dlq", verb, "billing", "--max", "0").code == 2
 
 
-def test_transactions_are_decided_by_hand(run: Run, mq: RunningBroker) -> None:
+def test_transaction_commands_decide_a_transaction(run: Run, mq: RunningBroker) -> None:
     assert "no transaction is pending" in run("transaction", "list").out
     send_half(mq, "orders", b"half")
     (pending,) = run("transaction", "list", "--json").json
@@ -116,7 +118,7 @@ def test_transactions_are_decided_by_hand(run: Run, mq: RunningBroker) -> None:
     assert run("transaction", "list", "--max", "none").code == 2
 
 
-def test_transactions_that_are_parked_are_listed_and_resumed(run: Run, mq: RunningBroker) -> None:
+def test_transaction_commands_list_and_resume_parked_ones(run: Run, mq: RunningBroker) -> None:
     assert "no transaction is parked" in run("transaction", "list", "--parked").out
     send_half(mq, "orders", b"half")
     park(mq)

@@ -56,12 +56,12 @@ def loaded_by(*arguments: str) -> set[str]:
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("topic", "--help"), ("consume", "--help"), ("completion", "zsh")]
 )
-def test_start_up_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
+def test_command_start_up_loads_no_heavy_module(arguments: tuple[str, ...]) -> None:
     found = loaded_by(*arguments)
     assert not [name for name in HEAVY if name in found]
 
 
-def test_no_command_loads_more_before_it_works() -> None:
+def test_command_definitions_load_no_heavy_module() -> None:
     """All of them in one process: what help and completion load of each. Only the loop of servers
     is there, for the options of their HTTP port."""
     code = (
@@ -81,7 +81,7 @@ def test_no_command_loads_more_before_it_works() -> None:
     assert not [name for name in HEAVY if name in found]
 
 
-def test_a_question_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
+def test_admin_command_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
     for arguments in (("topic", "list"), ("broker", "status")):
         found = loaded_by(*arguments, "-n", mq.nameserver)
         heavy = ("pyspark", "pyarrow", "pandas", "numpy", "uvloop", "prometheus_client")
@@ -90,7 +90,7 @@ def test_a_question_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize(("module", "most_ms"), [("cmd.commands", 150), ("client.sync.admin", 300)])
-def test_what_a_command_imports_is_imported_soon(module: str, most_ms: int) -> None:
+def test_command_imports_are_fast(module: str, most_ms: int) -> None:
     """Processor time, because others use the machine too; the best of three. A question takes
     less than 150 ms on a machine that is not busy, and may take twice that where tests run."""
     code = f"import time, tianzhou.{module}; print(time.process_time())"
@@ -101,7 +101,7 @@ def test_what_a_command_imports_is_imported_soon(module: str, most_ms: int) -> N
     assert min(times) * 1000 < most_ms
 
 
-def test_the_time_of_a_start_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_start_time_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """Others use the machine too: the figure is printed, and only a far larger one is a failure."""
     times: list[float] = []
     for _ in range(3):
@@ -113,7 +113,7 @@ def test_the_time_of_a_start_is_told(capsys: pytest.CaptureFixture[str]) -> None
     assert min(times) < 5
 
 
-def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -> None:
+def test_watch_continues_until_it_is_interrupted(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     arguments = [TIANZHOU, "topic", "list", "-n", mq.nameserver, "--json", "-w", "--every", "0.1"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
@@ -124,7 +124,7 @@ def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -
     assert [rows[0]["topic"] for rows in first] == ["orders"] * 3
 
 
-def test_watching_prints_where_there_is_no_terminal(run: Run, mq: RunningBroker) -> None:
+def test_watch_prints_without_a_terminal(run: Run, mq: RunningBroker) -> None:
     """Each look below the last one: `tianzhou topic list -w | head` must show something."""
     run("topic", "create", "orders", "-q", "1")
     arguments = [TIANZHOU, "topic", "list", "-n", mq.nameserver, "-w", "--every", "0.1"]
@@ -162,7 +162,7 @@ def test_watch_and_tail_survive_a_broker_restart(run: Run, mq: RunningBroker) ->
             assert process.wait(300) == 0
 
 
-def test_what_goes_wrong_is_told_while_lines_still_come(run: Run, mq: RunningBroker) -> None:
+def test_produce_reports_errors_while_input_continues(run: Run, mq: RunningBroker) -> None:
     """As in `tail -f log | tianzhou produce`: not only when there are no more lines."""
     run("topic", "create", "orders", "-q", "1")
     with piped([TIANZHOU, "produce", "orders", "-n", mq.nameserver]) as process:
@@ -193,7 +193,9 @@ def piped(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def test_a_question_is_interrupted_or_unanswered(run: Run, mq: RunningBroker) -> None:
+def test_confirmation_interrupted_or_unanswered_changes_nothing(
+    run: Run, mq: RunningBroker
+) -> None:
     run("topic", "create", "orders", "-q", "1")
     arguments = [TIANZHOU, "topic", "delete", "orders", "-n", mq.nameserver]
     with subprocess.Popen(
@@ -246,7 +248,7 @@ def all_of(terminal: int) -> bytes:
     return shown
 
 
-def test_dead_letters_are_replayed_under_a_bar(run: Run, mq: RunningBroker) -> None:
+def test_dlq_replay_shows_a_progress_bar(run: Run, mq: RunningBroker) -> None:
     """In a terminal, when the replay takes long enough to show progress."""
     run("group", "create", "billing")
     run("produce", "orders", "--count", "60", "--size", "10")
@@ -260,7 +262,7 @@ def test_dead_letters_are_replayed_under_a_bar(run: Run, mq: RunningBroker) -> N
     assert len(mq.stored("%RETRY%billing")) == 60
 
 
-def test_a_slow_load_has_a_bar_too(run: Run, mq: RunningBroker) -> None:
+def test_produce_of_a_slow_load_shows_a_progress_bar(run: Run, mq: RunningBroker) -> None:
     """It moves with every message that has arrived, however few are in flight."""
     run("topic", "create", "orders", "-q", "1")
     _, drawn = on_a_screen(
@@ -269,7 +271,7 @@ def test_a_slow_load_has_a_bar_too(run: Run, mq: RunningBroker) -> None:
     assert "/12" in drawn
 
 
-def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -> None:
+def test_consume_tail_shows_new_messages_and_ends_quietly(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\n")
     arguments = [
@@ -333,14 +335,14 @@ def test_consume_without_a_group_ends_on_sigterm_with_code_0(run: Run, mq: Runni
         assert process.wait(300) == 0
 
 
-def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
+def test_nameserver_on_a_port_in_use_reports_it(mq: RunningBroker) -> None:
     arguments = [TIANZHOU, "nameserver", "-p", mq.nameserver.rpartition(":")[2]]
     said = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert said.returncode == 1
     assert f"cannot listen on {mq.nameserver}: Address already in use; stop the" in said.stderr
 
 
-def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
+def test_scheduled_list_shows_whole_ids_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
     """They are there to be copied."""
     run("produce", "orders", "--delay", "2h", stdin="later\n")
     (waiting,) = mq.wait_until(lambda: run("scheduled", "list", "--json").json, what="a timer")
@@ -394,7 +396,7 @@ SHELLS: Final = {
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_real_shell_completes_commands_options_and_topics(
+def test_completion_in_a_real_shell_offers_commands_options_and_topics(
     name: str, run: Run, mq: RunningBroker, tmp_path: Path
 ) -> None:
     if shutil.which(name) is None:
@@ -410,7 +412,7 @@ def test_a_real_shell_completes_commands_options_and_topics(
         shell.types("--wat\t", until="watch")
 
 
-def test_completion_asks_the_nameserver_that_is_named(run: Run, mq: RunningBroker) -> None:
+def test_completion_uses_the_given_nameserver(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     with closing(Shell(BASH, TIANZHOU_NAMESERVER="127.0.0.1:1")) as bash:
         bash.types('eval "$(tianzhou completion bash)" && echo loa""ded\n', until="loaded")
@@ -419,7 +421,7 @@ def test_completion_asks_the_nameserver_that_is_named(run: Run, mq: RunningBroke
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_for_shells(shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     done = subprocess.run([TIANZHOU, "completion", shell], capture_output=True, text=True)
     assert done.returncode == 0
     assert "_TIANZHOU_COMPLETE" in done.stdout

@@ -22,7 +22,7 @@ def everything(run: Run, *more: str) -> list[str]:
     return sorted(said.out.splitlines())
 
 
-def test_lines_go_in_and_come_out(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
+def test_produce_and_consume_round_trip_lines(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
     said = run(
         "produce",
         "orders",
@@ -51,7 +51,7 @@ def test_lines_go_in_and_come_out(run: Run, mq: RunningBroker, tmp_path: Path) -
     assert {m.keys for m in mq.stored("orders")} == {("T1",), ()}
 
 
-def test_json_lines_go_round(run: Run, mq: RunningBroker) -> None:
+def test_produce_and_consume_round_trip_json_lines(run: Run, mq: RunningBroker) -> None:
     sent = [
         {"body": "one", "tags": "a", "keys": ["K1", "K2"], "properties": {"x": "1"}},
         {"body_base64": "/wD+", "keys": "K3"},
@@ -91,7 +91,9 @@ def test_json_lines_go_round(run: Run, mq: RunningBroker) -> None:
         ('{"body": "x", "deliver_ms": 1e30}', "invalid deliver_ms 1e+30"),
     ],
 )
-def test_a_bad_line_is_named(run: Run, mq: RunningBroker, line: str, told: str) -> None:
+def test_produce_with_an_invalid_line_reports_its_number(
+    run: Run, mq: RunningBroker, line: str, told: str
+) -> None:
     said = run("produce", "orders", "--format", "json", stdin='{"body": "good"}\n' + line)
     assert said.code == 2
     assert "line 2: " in said.err
@@ -100,7 +102,7 @@ def test_a_bad_line_is_named(run: Run, mq: RunningBroker, line: str, told: str) 
     assert [m.body for m in mq.stored("orders")] == [b"good"]
 
 
-def test_a_load_has_its_size_and_rate(run: Run, mq: RunningBroker) -> None:
+def test_produce_count_has_the_given_size_and_rate(run: Run, mq: RunningBroker) -> None:
     said = run("produce", "orders", "--count", "30", "--size", "50", "--rate", "200", "--json").json
     assert said["sent"] == 30
     assert said["seconds"] >= 29 / 200
@@ -109,7 +111,7 @@ def test_a_load_has_its_size_and_rate(run: Run, mq: RunningBroker) -> None:
     assert run("produce", "orders", "--count", "100", "--size", "1").code == 2
 
 
-def test_delay(run: Run, mq: RunningBroker) -> None:
+def test_produce_with_a_delay_delivers_later(run: Run, mq: RunningBroker) -> None:
     said = run("produce", "orders", "--delay", "1h", stdin="later\n")
     assert (said.code, "tianzhou scheduled list" in said.out) == (0, True)
     assert mq.stored("orders") == []
@@ -132,20 +134,20 @@ def test_delay(run: Run, mq: RunningBroker) -> None:
         ("consume", "orders", "--max", "0"),
     ],
 )
-def test_wrong_use_of_both_is_code_2(run: Run, arguments: tuple[str, ...]) -> None:
+def test_produce_and_consume_misuse_exits_with_code_2(run: Run, arguments: tuple[str, ...]) -> None:
     said = run(*arguments)
     assert said.code == 2
     assert said.err
 
 
-def test_what_a_broker_says_is_told(run: Run) -> None:
+def test_consume_errors_of_a_broker_are_reported(run: Run) -> None:
     wrong = run("consume", "orders", "--sql", "a ===", "--until-end")
     assert wrong.code in (2, 5)
     assert "Traceback" not in wrong.err
     assert run("consume", "nope", "--until-end").code == 4
 
 
-def test_a_full_disk_is_a_refusal(run: Run, mq: RunningBroker) -> None:
+def test_produce_to_a_full_disk_exits_with_code_5(run: Run, mq: RunningBroker) -> None:
     with mq.faults.full_disk():
         said = run("produce", "orders", stdin="x\n")
     assert said.code == 5
@@ -153,7 +155,7 @@ def test_a_full_disk_is_a_refusal(run: Run, mq: RunningBroker) -> None:
     assert "tianzhou doctor" in said.err
 
 
-def test_a_group_goes_on_where_it_was(run: Run, mq: RunningBroker) -> None:
+def test_consume_with_a_group_resumes_at_its_offset(run: Run, mq: RunningBroker) -> None:
     run("produce", "orders", stdin="1\n2\n3\n")
     arguments = ("consume", "orders", "-g", "billing", "--from", "earliest", "--format", "body")
     first = run(*arguments, "--max", "2", "--idle", "20")
@@ -163,7 +165,7 @@ def test_a_group_goes_on_where_it_was(run: Run, mq: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize("form", ["line", "body", "json"])
-def test_s48_strangers_do_not_write_to_the_terminal(run: Run, form: str) -> None:
+def test_s48_consume_escapes_untrusted_text(run: Run, form: str) -> None:
     """What a message has in it is shown, and does nothing."""
     stranger = json.dumps(
         {
@@ -190,7 +192,7 @@ def test_s48_strangers_do_not_write_to_the_terminal(run: Run, form: str) -> None
         assert "[bold]no markup[/bold]" in shown.out
 
 
-def test_raw_gives_bytes_as_they_are(run: Run) -> None:
+def test_consume_raw_prints_bytes_unchanged(run: Run) -> None:
     run("produce", "orders", "--format", "json", stdin='{"body": "\\u001b[31m"}')
     said = run("consume", "orders", "--from", "earliest", "--until-end", "--format", "raw")
     assert said.out == "\x1b[31m\n"

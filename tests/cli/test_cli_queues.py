@@ -25,7 +25,7 @@ def bodies(run: Run, *words: str) -> list[str]:
     return [one["body"] for one in run("consume", "orders", *words, "--until-end", "--json").lines]
 
 
-def test_a_body_is_an_argument_or_a_file(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
+def test_produce_sends_an_argument_or_a_file(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
     run("topic", "create", "orders", "-q", "1")
     file = tmp_path / "body"
     file.write_bytes(b"two\nlines\n\x00")
@@ -49,7 +49,9 @@ def test_a_body_is_an_argument_or_a_file(run: Run, mq: RunningBroker, tmp_path: 
         (("",), "body is empty"),
     ],
 )
-def test_sources_of_bodies_exclude_each_other(run: Run, words: tuple[str, ...], said: str) -> None:
+def test_produce_with_two_body_sources_exits_with_code_2(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
     done = run("produce", "orders", *words)
     assert done.code == 2
     assert said in done.err
@@ -91,7 +93,7 @@ def test_consume_shows_the_last_messages_of_all_queues_in_order(
     assert len(bodies(run, "--last", "100")) == 6
 
 
-def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> None:
+def test_consume_accepts_several_tags_with_commas(run: Run, mq: RunningBroker) -> None:
     fill(mq)
     assert len(bodies(run, "--from", "earliest", "--tag", "even, odd")) == 10
     assert len(bodies(run, "--from", "earliest", "--tag", "even,none")) == 5
@@ -106,7 +108,7 @@ def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> No
         (("--last", "1", "-g", "billing"), "cannot be combined with --group"),
     ],
 )
-def test_places_that_can_not_be_meant_are_refused(
+def test_consume_with_an_invalid_position_exits_with_code_2(
     run: Run, words: tuple[str, ...], said: str
 ) -> None:
     done = run("consume", "orders", *words)
@@ -114,7 +116,7 @@ def test_places_that_can_not_be_meant_are_refused(
     assert said in done.err
 
 
-def test_a_message_is_shown_by_its_place(run: Run, mq: RunningBroker) -> None:
+def test_message_show_finds_a_message_by_queue_and_offset(run: Run, mq: RunningBroker) -> None:
     fill(mq)
     wanted = next(m for m in mq.stored("orders") if (m.queue_id, m.queue_offset) == (1, 3))
     found = run("message", "show", "orders", "--queue", "1", "--offset", "3", "--json").json
@@ -126,7 +128,7 @@ def test_a_message_is_shown_by_its_place(run: Run, mq: RunningBroker) -> None:
         assert run("message", "show", "orders", *words).code == 2
 
 
-def test_a_queue_of_several_brokers_needs_the_broker(run: Run, mq: RunningBroker) -> None:
+def test_message_show_of_an_ambiguous_queue_needs_the_broker(run: Run, mq: RunningBroker) -> None:
     with RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b")) as other:
         for broker in (mq, other):
             broker.create_topic("orders", queues=1)

@@ -29,7 +29,7 @@ def ended(command: str, mq: RunningBroker) -> subprocess.CompletedProcess[bytes]
     )
 
 
-def test_body_that_is_not_utf8_is_sent_as_it_is(mq: RunningBroker) -> None:
+def test_produce_sends_a_body_that_is_not_utf8_unchanged(mq: RunningBroker) -> None:
     arguments: list[str | bytes] = [TIANZHOU, "produce", "orders", NOT_UTF8, "-n", mq.nameserver]
     subprocess.run(arguments, capture_output=True, timeout=300, check=True)
     assert [message.body for message in mq.stored("orders")] == [NOT_UTF8]
@@ -48,7 +48,7 @@ def test_body_that_is_not_utf8_is_sent_as_it_is(mq: RunningBroker) -> None:
     ],
     ids=lambda arguments: " ".join(map(str, arguments[:-1])),
 )
-def test_argument_that_is_not_utf8_is_a_usage_error(
+def test_command_argument_that_is_not_utf8_is_a_usage_error(
     mq: RunningBroker, arguments: tuple[str | bytes, ...]
 ) -> None:
     done = subprocess.run(
@@ -74,7 +74,7 @@ def test_argument_that_is_not_utf8_is_a_usage_error(
         ("topic list >/dev/full", 1),
     ],
 )
-def test_closed_or_full_stream_is_no_traceback(
+def test_command_with_a_closed_or_full_stream_prints_no_traceback(
     run: Run, mq: RunningBroker, command: str, code: int
 ) -> None:
     run("group", "create", "billing")
@@ -86,7 +86,7 @@ def test_closed_or_full_stream_is_no_traceback(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_bench_that_a_signal_ends_deletes_its_topic(
+def test_bench_ended_by_a_signal_deletes_its_topic(
     run: Run, mq: RunningBroker, number: signal.Signals
 ) -> None:
     def topics() -> list[str]:
@@ -103,7 +103,7 @@ def test_bench_that_a_signal_ends_deletes_its_topic(
     mq.wait_until(lambda: not topics(), within_s=20)
 
 
-def test_produce_that_a_signal_ends_says_how_many_were_sent(mq: RunningBroker) -> None:
+def test_produce_ended_by_a_signal_reports_how_many_were_sent(mq: RunningBroker) -> None:
     arguments = [
         TIANZHOU,
         "produce",

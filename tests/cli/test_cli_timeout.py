@@ -11,7 +11,7 @@ from tianzhou.cmd.commands import cli
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "nan"])
-def test_timeout_that_is_invalid_is_named(value: str) -> None:
+def test_timeout_option_that_is_invalid_is_rejected(value: str) -> None:
     done = CliRunner(env={"TIANZHOU_TIMEOUT": value}).invoke(cli, ["topic", "list"])
     assert done.exit_code == 2
     assert f"TIANZHOU_TIMEOUT must be a number of seconds, got '{value}'" in done.stderr
@@ -28,5 +28,5 @@ def test_command_gives_up_on_a_silent_server_after_the_timeout() -> None:
     assert monotonic() - begun >= 0.2
 
 
-def test_timeout_of_the_environment_serves_ordinary_commands(run: Run) -> None:
+def test_timeout_of_the_environment_applies_to_commands(run: Run) -> None:
     assert run("topic", "list", "--json").code == 0

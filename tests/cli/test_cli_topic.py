@@ -7,7 +7,7 @@ from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
 
 
-def test_a_topic_is_made_listed_and_shown(run: Run, mq: RunningBroker) -> None:
+def test_topic_create_list_and_show(run: Run, mq: RunningBroker) -> None:
     made = run("topic", "create", "orders", "-q", "3", "--json").json
     assert made == {"topic": "orders", "queues": 3, "brokers": ["broker-a"]}
     run("produce", "orders", stdin="two apples\n")
@@ -22,12 +22,12 @@ def test_a_topic_is_made_listed_and_shown(run: Run, mq: RunningBroker) -> None:
     assert len(run("topic", "list", "--internal", "--json").json) > 1
 
 
-def test_nothing_is_said_in_words(run: Run) -> None:
+def test_topic_list_without_topics_suggests_topic_create(run: Run) -> None:
     assert "topic create" in run("topic", "list").out
     assert run("topic", "list", "--json").json == []
 
 
-def test_a_topic_that_exists_is_not_made_again(run: Run) -> None:
+def test_topic_create_of_an_existing_topic_fails(run: Run) -> None:
     assert run("topic", "create", "orders").code == 0
     again = run("topic", "create", "orders", "-q", "2")
     assert again.code == 1
@@ -47,7 +47,7 @@ def test_a_topic_that_exists_is_not_made_again(run: Run) -> None:
         (("list", "--every", "0"), "0.1"),
     ],
 )
-def test_wrong_use_is_code_2(run: Run, arguments: tuple[str, ...], told: str) -> None:
+def test_topic_misuse_exits_with_code_2(run: Run, arguments: tuple[str, ...], told: str) -> None:
     said = run("topic", *arguments)
     assert said.code == 2, said.out
     assert told in said.err
@@ -55,7 +55,7 @@ def test_wrong_use_is_code_2(run: Run, arguments: tuple[str, ...], told: str) ->
 
 
 @pytest.mark.parametrize("verb", ["show", "delete", "update", "shrink"])
-def test_what_is_not_there_is_code_4(run: Run, verb: str) -> None:
+def test_topic_commands_on_an_unknown_topic_exit_with_code_4(run: Run, verb: str) -> None:
     more = {"delete": ["-y"], "update": ["--read-queues", "2"], "shrink": ["-q", "1"]}
     said = run("topic", verb, "nope", *more.get(verb, []))
     assert said.code == 4
@@ -63,7 +63,7 @@ def test_what_is_not_there_is_code_4(run: Run, verb: str) -> None:
     assert "tianzhou topic list" in said.err
 
 
-def test_a_topic_is_changed_and_shrunk(run: Run, mq: RunningBroker) -> None:
+def test_topic_update_and_shrink_change_the_topic(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "4")
     found = run("topic", "update", "orders", "--permission", "r", "--json").json
     assert found["brokers"][0]["permission"] == "r"
@@ -85,7 +85,7 @@ def test_a_topic_is_changed_and_shrunk(run: Run, mq: RunningBroker) -> None:
     assert "tianzhou topic update orders --write-queues 9 --read-queues 9" in more.err
 
 
-def test_deleting_asks_first(run: Run) -> None:
+def test_topic_delete_asks_for_confirmation(run: Run) -> None:
     run("topic", "create", "orders")
     refused = run("topic", "delete", "orders", stdin="n\n")
     assert refused.code == 1
@@ -95,7 +95,7 @@ def test_deleting_asks_first(run: Run) -> None:
     assert run("topic", "show", "orders").code == 4
 
 
-def test_nobody_answers_is_code_3() -> None:
+def test_topic_list_without_a_nameserver_exits_with_code_3() -> None:
     said = run_command("topic", "list", "-n", "127.0.0.1:1")
     assert said.code == 3
     assert said.err.startswith(
@@ -108,13 +108,13 @@ def test_nobody_answers_is_code_3() -> None:
     assert "omit http://" in copied.err
 
 
-def test_a_broker_is_no_nameserver(mq: RunningBroker) -> None:
+def test_topic_list_at_the_port_of_a_broker_exits_with_code_5(mq: RunningBroker) -> None:
     said = run_command("topic", "list", "-n", mq.broker)
     assert said.code == 5
     assert "check that the address is that of a NameServer" in said.err
 
 
-def test_a_name_that_is_nearly_right() -> None:
+def test_misspelled_command_gets_a_suggestion() -> None:
     said = run_command("tpoic", "list")
     assert said.code == 2
     assert "did you mean 'topic'?" in said.err

@@ -110,7 +110,7 @@ def command_in(line: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_programs_can_read_it(name: str) -> None:
+def test_every_command_has_the_json_option_unless_exempt(name: str) -> None:
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
     assert ("--json" in options) != (name in SAYS_NOTHING_AS_JSON)
 
@@ -126,7 +126,7 @@ def test_programs_can_read_it(name: str) -> None:
         ("form", ["--format"]),
     ],
 )
-def test_an_option_is_spelled_alike_everywhere(dest: str, opts: list[str]) -> None:
+def test_option_has_the_same_spelling_in_every_command(dest: str, opts: list[str]) -> None:
     spelled = [
         (name, parameter.name, parameter.opts)
         for name, command in COMMANDS.items()
@@ -139,12 +139,12 @@ def test_an_option_is_spelled_alike_everywhere(dest: str, opts: list[str]) -> No
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_shown_by_the_short_option_too(name: str) -> None:
+def test_every_command_accepts_the_short_help_option(name: str) -> None:
     root = click.Context(cli, info_name="tianzhou", **cli.context_settings)
     assert click.Context(COMMANDS[name], parent=root).help_option_names == ["-h", "--help"]
 
 
-def test_the_short_option_shows_the_help() -> None:
+def test_short_help_option_prints_the_same_help() -> None:
     for words in ((), ("topic",), ("topic", "list"), ("message", "show")):
         short, long = run_command(*words, "-h"), run_command(*words, "--help")
         assert (short.code, short.out) == (0, long.out)
@@ -161,7 +161,7 @@ def test_the_short_option_shows_the_help() -> None:
         ("store verify /nonexistent", 2, "wrong_use"),
     ],
 )
-def test_an_error_is_one_json_object_on_the_error_stream(line: str, code: int, kind: str) -> None:
+def test_json_error_is_one_object_on_stderr(line: str, code: int, kind: str) -> None:
     said = run_command(*shlex.split(line), "--json")
     assert (said.code, said.out) == (code, "")
     error = json.loads(said.err)["error"]
@@ -171,14 +171,16 @@ def test_an_error_is_one_json_object_on_the_error_stream(line: str, code: int, k
     assert run_command(*shlex.split(line)).err.endswith("\n")
 
 
-def test_errors_of_a_broker_are_json_as_well(run: Run) -> None:
+def test_json_error_of_a_broker_is_one_object(run: Run) -> None:
     said = run("topic", "show", "nothing", "--json")
     assert json.loads(said.err)["error"]["kind"] == "not_found"
     assert (said.code, said.out) == (4, "")
 
 
 @pytest.mark.parametrize(("stdin", "message"), [("", "--yes"), ("n\n", "nothing was changed")])
-def test_confirmation_that_is_not_given_is_json_alone(run: Run, stdin: str, message: str) -> None:
+def test_json_error_of_a_missing_confirmation_is_one_object(
+    run: Run, stdin: str, message: str
+) -> None:
     """A program has no terminal to show the question on."""
     run("group", "create", "billing")
     said = run("group", "delete", "billing", "--json", stdin=stdin)
@@ -188,14 +190,14 @@ def test_confirmation_that_is_not_given_is_json_alone(run: Run, stdin: str, mess
     assert asked.err.startswith("Delete group billing and its dead letters? [y/N]: ")
 
 
-def test_every_list_and_status_can_be_watched() -> None:
+def test_every_list_and_status_command_has_the_watch_option() -> None:
     looks = [name for name in COMMANDS if name.split()[-1] in ("list", "status", "cluster")]
     assert len(looks) > 8
     for name in looks:
         assert "watch" in {parameter.name for parameter in COMMANDS[name].params}, name
 
 
-def test_every_commands_json_is_read_by_a_test() -> None:
+def test_json_of_every_command_is_tested() -> None:
     lines = (ONE_BROKER + ASKS_NOBODY).split("\n")
     here = {command_in(line) for line in lines if line}
     assert {*here, *ELSEWHERE, *SAYS_NOTHING_AS_JSON} == COMMANDS.keys()
@@ -212,7 +214,7 @@ def parsed(line: str, *, nameserver: str | None) -> list[Any]:
     return [json.loads(one) for one in said.out.splitlines()]
 
 
-def test_json_of_a_broker(run: Run, mq: RunningBroker) -> None:
+def test_json_of_broker_commands_can_be_parsed(run: Run, mq: RunningBroker) -> None:
     """Everything that one broker can be asked for, in an order in which there is something."""
     names = played(mq, run)
     for line in ONE_BROKER.strip().split("\n"):
@@ -237,7 +239,9 @@ def played(mq: RunningBroker, run: Run) -> dict[str, str]:
     return {"message": traced.message_id, "half": half["message_id"], "timer": timer["message_id"]}
 
 
-def test_json_that_needs_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_of_commands_without_a_broker_can_be_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for line in ASKS_NOBODY.strip().split("\n"):
         assert parsed(line, nameserver=None), line

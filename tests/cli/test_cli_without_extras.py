@@ -101,7 +101,7 @@ def split(lines: str, **names: str) -> list[str]:
     return [line.format(**names) for line in lines.strip().split("\n")]
 
 
-def test_the_environment_lacks_every_optional_module(core: Path) -> None:
+def test_core_environment_lacks_every_optional_module(core: Path) -> None:
     assert {"click", "numpy"} < core_distributions()
     code = (
         "from importlib.util import find_spec\n"
@@ -113,19 +113,19 @@ def test_the_environment_lacks_every_optional_module(core: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-def test_commands_that_need_spark_name_the_extra(core: Path, tmp_path: Path) -> None:
+def test_core_commands_that_need_spark_name_the_extra(core: Path, tmp_path: Path) -> None:
     for line, (code, said) in run_lines(core, tmp_path, split(NEEDS_SPARK)).items():
         wanted = 'tianzhou: pyspark is not installed; run: pip install "tianzhou[spark]"\n'
         assert (code, said) == (2, wanted), line
 
 
-def test_help_of_every_command_needs_no_extra(core: Path, tmp_path: Path) -> None:
+def test_core_help_of_every_command_works(core: Path, tmp_path: Path) -> None:
     lines = [f"{name} --help" for name in COMMANDS]
     found = run_lines(core, tmp_path, lines)
     assert {line: code for line, (code, _) in found.items() if code} == {}
 
 
-def test_every_other_command_works(core: Path, tmp_path: Path, run: Run, mq: RunningBroker) -> None:
+def test_core_broker_commands_work(core: Path, tmp_path: Path, run: Run, mq: RunningBroker) -> None:
     names = played(mq, run)
     lines = [f"{line} -n {mq.nameserver}" for line in split(ONE_BROKER, **names)]
     lines += [f"{line} -n {mq.nameserver}" for line in split(HARMLESS)]
@@ -137,7 +137,7 @@ def test_every_other_command_works(core: Path, tmp_path: Path, run: Run, mq: Run
         assert re.fullmatch(r"tianzhou: .+\n", said), line
 
 
-def test_commands_that_ask_no_broker_work(core: Path, tmp_path: Path) -> None:
+def test_core_commands_without_a_broker_work(core: Path, tmp_path: Path) -> None:
     with serving(core, tmp_path, f"{UP} --data store") as facts:
         produce = f"produce past --count 3 --size 10 -n {facts['nameserver']}"
         assert run_lines(core, tmp_path, [produce])[produce][0] == 0
@@ -149,7 +149,7 @@ def test_commands_that_ask_no_broker_work(core: Path, tmp_path: Path) -> None:
     ("line", "fact"),
     [("broker -p 0 -n 127.0.0.1:1", "broker"), ("nameserver -p 0", "nameserver"), (UP, "http")],
 )
-def test_servers_start_and_stop(core: Path, tmp_path: Path, line: str, fact: str) -> None:
+def test_core_servers_start_and_stop(core: Path, tmp_path: Path, line: str, fact: str) -> None:
     with serving(core, tmp_path, line) as facts:
         assert "127.0.0.1" in facts[fact]
 
@@ -176,6 +176,6 @@ def serving(core: Path, place: Path, line: str) -> Generator[dict[str, Any]]:
     assert process.returncode == 0, said
 
 
-def test_no_command_is_left_out() -> None:
+def test_core_tests_cover_every_command() -> None:
     lines = (ONE_BROKER + NEEDS_SPARK + WITHOUT_A_BROKER + HARMLESS + REJECTED).split("\n")
     assert {*map(command_in, filter(None, lines)), *SERVERS} == COMMANDS.keys()

@@ -60,7 +60,7 @@ async def found_in(run: Run, told: str, *more: str) -> dict[str, Any]:
     raise AssertionError((await examined(run)).out)
 
 
-def test_a_group_that_is_well(run: Run, mq: RunningBroker) -> None:
+def test_doctor_of_a_healthy_group_finds_nothing(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         async with consumers(mq, {"orders": "*"}):
             said = await examined(run, "--topic", "orders")
@@ -74,7 +74,7 @@ def test_a_group_that_is_well(run: Run, mq: RunningBroker) -> None:
     asyncio.run(play())
 
 
-def test_a_group_that_is_not_there_or_not_connected(run: Run) -> None:
+def test_doctor_reports_a_missing_or_disconnected_group(run: Run) -> None:
     (found,) = problems(run("doctor", "-g", "billing", "--json"))
     assert found["fix"] == "tianzhou group create billing"
     assert run(*found["fix"].split()[1:]).code == 0
@@ -89,7 +89,7 @@ def test_a_group_that_is_not_there_or_not_connected(run: Run) -> None:
     assert run("group", "update", "billing").code == 2
 
 
-def test_subscriptions_that_differ_and_queues_that_nobody_reads(
+def test_doctor_reports_different_subscriptions_and_unread_queues(
     run: Run, mq: RunningBroker
 ) -> None:
     async def play() -> None:
@@ -107,7 +107,7 @@ def test_subscriptions_that_differ_and_queues_that_nobody_reads(
     asyncio.run(play())
 
 
-def test_tags_that_differ(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_different_tags(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         async with consumers(mq, {"orders": "a"}, {"orders": "b"}):
             found = await found_in(run, "have different subscriptions")
@@ -116,7 +116,7 @@ def test_tags_that_differ(run: Run, mq: RunningBroker) -> None:
     asyncio.run(play())
 
 
-def test_more_consumers_than_queues(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_more_consumers_than_queues(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         async with consumers(mq, *[{"orders": "*"}] * 3):
             told = "3 consumers share the 2 queues of orders"
@@ -128,7 +128,7 @@ def test_more_consumers_than_queues(run: Run, mq: RunningBroker) -> None:
     asyncio.run(play())
 
 
-def test_another_topic_than_it_subscribes_to(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_topic_without_subscription(run: Run, mq: RunningBroker) -> None:
     async def play() -> None:
         await asyncio.to_thread(run, "topic", "create", "returns")
         async with consumers(mq, {"orders": "*"}):
@@ -194,7 +194,7 @@ def test_doctor_of_a_slow_consumer_warns_in_one_line_and_advises_no_skip(
     asyncio.run(play())
 
 
-def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_findings_of_the_watchdog(run: Run, mq: RunningBroker) -> None:
     """The watchdog of the broker has watched for minutes, the doctor does not have to."""
 
     async def stick(_message: ReceivedMessage) -> None:

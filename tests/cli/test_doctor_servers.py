@@ -35,7 +35,7 @@ def problems(said: Said) -> list[dict[str, Any]]:
     return found
 
 
-def test_nothing_is_wrong(run: Run) -> None:
+def test_doctor_of_a_healthy_cluster_finds_nothing(run: Run) -> None:
     run("topic", "create", "orders")
     assert problems(run("doctor", "--topic", "orders", "--json")) == []
     said = run("doctor", "--topic", "orders")
@@ -44,7 +44,7 @@ def test_nothing_is_wrong(run: Run) -> None:
     assert "no problems" in said.out
 
 
-def test_no_nameserver() -> None:
+def test_doctor_reports_a_nameserver_that_is_down() -> None:
     address = free_address()
     (found,) = problems(run_command("doctor", "-n", address, "--json"))
     assert "nothing listens" in found["said"]
@@ -55,19 +55,21 @@ def test_no_nameserver() -> None:
     assert run_command("doctor", "-n", address, "--observe", "-1").code == 2
 
 
-def test_a_name_that_leads_nowhere() -> None:
+def test_doctor_reports_a_host_name_that_cannot_be_resolved() -> None:
     (found,) = problems(run_command("doctor", "-n", "no.such.host.invalid:9876", "--json"))
     assert "cannot be resolved" in found["said"]
 
 
-def test_another_protocol() -> None:
+def test_doctor_reports_a_server_of_another_protocol() -> None:
     with stranger() as address:
         (found,) = problems(run_command("doctor", "-n", address, "--json"))
     assert "does not speak RocketMQ's protocol" in found["said"]
 
 
 @pytest.mark.slow
-def test_a_firewall_that_says_nothing(mq: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_addresses_behind_a_firewall_in_parallel(
+    mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says what it saw, and does not wait for one silent address after the other."""
     monkeypatch.setattr(reach, "WITHIN_S", 1.0)
     with ExitStack() as stack:
@@ -87,7 +89,9 @@ def test_a_firewall_that_says_nothing(mq: RunningBroker, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs(mq: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_server_that_hangs(
+    mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reach, "WITHIN_S", 1.0)
     with mute() as address, registered(mq.nameserver, "broker-b", address):
         said = run_command("doctor", "-n", f"{address};{mq.nameserver}", "--json")
@@ -97,7 +101,7 @@ def test_a_server_that_hangs(mq: RunningBroker, monkeypatch: pytest.MonkeyPatch)
     assert "accepts connections but does not respond: it hangs" in broker["said"]
 
 
-def test_loopback_is_handed_out_to_clients_elsewhere(mq: RunningBroker) -> None:
+def test_doctor_warns_about_a_loopback_address_for_remote_clients(mq: RunningBroker) -> None:
     """A client that used an address other than loopback is remote, or not the only client."""
     elsewhere = "10.0.0.5:9876"
     here = BrokerPlace("DefaultCluster", "broker-a", {0: mq.broker})
@@ -115,9 +119,7 @@ def test_loopback_is_handed_out_to_clients_elsewhere(mq: RunningBroker) -> None:
     assert broker_finding(here, mq.broker, mq.nameserver, probes[mq.broker]).level is Level.FINE
 
 
-def test_one_broker_that_is_gone_does_not_stop_the_other_checks(
-    run: Run, mq: RunningBroker
-) -> None:
+def test_doctor_continues_when_one_broker_is_gone(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders")
     run("topic", "update", "orders", "--permission", "r")
     run("group", "create", "billing")
@@ -133,7 +135,7 @@ def test_one_broker_that_is_gone_does_not_stop_the_other_checks(
     assert group["said"].startswith("none of its consumers is connected")
 
 
-def test_a_broker_that_does_not_say_how_it_is(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_broker_without_a_status(run: Run, mq: RunningBroker) -> None:
     with (
         RunningBroker(config=BrokerConfig(name="broker-b"), nameserver=mq) as other,
         other.faults.refuse([RequestCode.GET_BROKER_CONFIG], remark="not for you"),
@@ -148,7 +150,7 @@ def test_a_broker_that_does_not_say_how_it_is(run: Run, mq: RunningBroker) -> No
     assert found["about"] == "broker broker-a"  # there is no other server to ask
 
 
-def test_a_group_of_brokers_without_a_master(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_broker_without_a_master(run: Run, mq: RunningBroker) -> None:
     with registered(mq.nameserver, "broker-b", mq.broker, broker_id=1):
         (found,) = problems(run("doctor", "--json"))
     assert found["about"] == "broker broker-b"
@@ -156,7 +158,7 @@ def test_a_group_of_brokers_without_a_master(run: Run, mq: RunningBroker) -> Non
     assert found["fix"].startswith("start its master (brokerId 0): tianzhou broker -n")
 
 
-def test_a_broken_store(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_broken_store(run: Run, mq: RunningBroker) -> None:
     def fail(_broker: object, store: MessageStore) -> None:
         store._flusher.error = StoreFenced("syncing the commit log failed: I/O error")
 
@@ -167,12 +169,12 @@ def test_a_broken_store(run: Run, mq: RunningBroker) -> None:
     assert "tianzhou store verify DIR" in found["fix"]
 
 
-def test_the_port_of_a_broker(mq: RunningBroker) -> None:
+def test_doctor_reports_a_broker_given_as_nameserver(mq: RunningBroker) -> None:
     (found,) = problems(run_command("doctor", "-n", mq.broker, "--json"))
     assert "this is a broker, not a NameServer" in found["said"]
 
 
-def test_one_nameserver_of_two_is_enough_to_go_on(mq: RunningBroker) -> None:
+def test_doctor_continues_with_one_of_two_nameservers(mq: RunningBroker) -> None:
     both = f"{free_address()};{mq.nameserver}"
     said = run_command("doctor", "-n", both, "--json")
     (found,) = problems(said)
@@ -180,7 +182,7 @@ def test_one_nameserver_of_two_is_enough_to_go_on(mq: RunningBroker) -> None:
     assert f"{mq.broker} responds" in said.out
 
 
-def test_no_broker(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_that_no_broker_is_registered(run: Run, mq: RunningBroker) -> None:
     mq.stop()
     mq.wait_until(
         lambda: "no broker is registered" in run("doctor", "--json").out, what="it is gone"
@@ -189,7 +191,9 @@ def test_no_broker(run: Run, mq: RunningBroker) -> None:
     assert found["fix"] == f"tianzhou broker -n {mq.nameserver}"
 
 
-def test_an_address_that_leads_nowhere(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_broker_address_that_cannot_be_reached(
+    run: Run, mq: RunningBroker
+) -> None:
     address = free_address()
     with registered(mq.nameserver, "broker-b", address):
         (found,) = problems(run("doctor", "--json"))
@@ -198,7 +202,7 @@ def test_an_address_that_leads_nowhere(run: Run, mq: RunningBroker) -> None:
     assert "brokerIP1" in found["fix"]
 
 
-def test_an_address_where_something_else_is(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_broker_address_of_another_program(run: Run, mq: RunningBroker) -> None:
     with stranger() as address, registered(mq.nameserver, "broker-b", address):
         (found,) = problems(run("doctor", "--json"))
     assert "where another program listens" in found["said"]
@@ -207,7 +211,7 @@ def test_an_address_where_something_else_is(run: Run, mq: RunningBroker) -> None
     assert "which is a NameServer" in found["said"]
 
 
-def test_a_broker_that_is_drained_or_full(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_drained_or_full_broker(run: Run, mq: RunningBroker) -> None:
     run("broker", "config", "--set", "brokerPermission=4")
     (found,) = problems(run("doctor", "--json"))
     assert found["fix"] == "tianzhou broker drain broker-a --undo"
@@ -217,12 +221,12 @@ def test_a_broker_that_is_drained_or_full(run: Run, mq: RunningBroker) -> None:
     assert "accepts no messages" in found["said"]
 
 
-def test_a_clock_that_is_wrong(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_clock_that_is_ahead(run: Run, mq: RunningBroker) -> None:
     mq.clock.advance(minutes=10)
     assert "s ahead of this machine's" in run("doctor").out
 
 
-def test_a_topic_that_is_missing(run: Run) -> None:
+def test_doctor_reports_a_missing_topic(run: Run) -> None:
     (found,) = problems(run("doctor", "--topic", "orders", "--json"))
     assert "the first message creates it" in found["said"]
     assert found["fix"] == "tianzhou topic create orders"
@@ -234,7 +238,7 @@ def test_a_topic_that_is_missing(run: Run) -> None:
     assert "did you mean orders?" in found["said"]
 
 
-def test_a_topic_that_the_nameserver_was_not_told_of(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_a_topic_that_is_not_registered(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders")
     with BlockingPeer(mq.nameserver) as peer:
         peer.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "orders"})
@@ -250,7 +254,9 @@ def test_a_topic_that_the_nameserver_was_not_told_of(run: Run, mq: RunningBroker
         (("--read-queues", "2"), "write 8 queues and consumers read only 2"),
     ],
 )
-def test_a_topic_with_wrong_settings(run: Run, change: tuple[str, str], told: str) -> None:
+def test_doctor_reports_a_topic_with_wrong_settings(
+    run: Run, change: tuple[str, str], told: str
+) -> None:
     run("topic", "create", "orders")
     run("topic", "update", "orders", *change)
     (found,) = problems(run("doctor", "--topic", "orders", "--json"))
@@ -275,7 +281,7 @@ def status(name: str, *, used: float = 0.1, version: str = "V5_3_3", **facts: st
     )
 
 
-def test_marks_of_a_disk() -> None:
+def test_disk_findings_follow_the_configured_ratios() -> None:
     marks = {"diskMaxUsedSpaceRatio": "75", "diskSpaceWarningLevelRatio": "0.90"}
     assert [*disk_findings(status("a", used=0.5), marks)] == []
     assert [*disk_findings(status("a", used=-1), marks)] == []
@@ -285,7 +291,7 @@ def test_marks_of_a_disk() -> None:
     assert (over.level.value, "refused" in over.said) == ("problem", True)
 
 
-def test_a_clock_behind_and_versions() -> None:
+def test_clock_and_version_findings_report_differences() -> None:
     ran = status("a", runtime="[ 0 days, 0 hours, 1 minutes, 0 seconds ]")
     assert [*clock_findings(ran, now_ms=61_000)] == []
     (late,) = clock_findings(ran, now_ms=100_000)
@@ -295,7 +301,7 @@ def test_a_clock_behind_and_versions() -> None:
     assert "V4_9_7: b" in differ.said
 
 
-def test_doctor_says_everything_that_the_dashboard_says(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_everything_that_the_dashboard_shows(run: Run, mq: RunningBroker) -> None:
     """And, in the same words, `broker status`; dead letters are lag nowhere."""
     mq.create_topic("orders", queues=2)
     send(mq, "orders", b"1", b"2")
@@ -328,7 +334,7 @@ def test_doctor_says_everything_that_the_dashboard_says(run: Run, mq: RunningBro
     assert lags == {"billing": 1, "shipping": 0}
 
 
-def test_doctor_tells_the_alarms_of_slaves(run: Run, mq: RunningBroker) -> None:
+def test_doctor_reports_the_alarms_of_slaves(run: Run, mq: RunningBroker) -> None:
     with RunningBroker(config=BrokerConfig(name="broker-b"), nameserver=mq) as other:
         run("broker", "config", "broker-b", "--set", "brokerPermission=4")
         slave = other.broker

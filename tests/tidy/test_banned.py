@@ -53,7 +53,7 @@ def is_allowed(path: Path, what: str) -> bool:
 
 
 @pytest.mark.parametrize("path", python_files("src"), ids=name_of)
-def test_s19_nothing_turns_data_into_code(path: Path) -> None:
+def test_s19_source_never_executes_data_as_code(path: Path) -> None:
     assert not [what for what in banned_in(path) if not is_allowed(path, what)]
 
 
@@ -65,7 +65,7 @@ MAPPED = {
 
 
 @pytest.mark.parametrize("path", python_files("src"), ids=name_of)
-def test_no_file_is_read_through_a_mapping(path: Path) -> None:
+def test_source_reads_no_file_through_mmap(path: Path) -> None:
     """A bad sector, or a file that is shortened, kills a process that reads it so (SIGBUS)."""
     calls = [ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call)]
     mapping = [call for call in calls if call.endswith(("mmap.mmap", ".memmap", "open_memmap"))]
@@ -83,7 +83,7 @@ def test_no_file_is_read_through_a_mapping(path: Path) -> None:
         "yaml.load(f)",
     ],
 )
-def test_s19_the_gate_sees_what_it_should(tmp_path: Path, text: str) -> None:
+def test_s19_ban_check_detects_planted_cases(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sample.py"
     path.write_text(text)
     assert banned_in(path)

@@ -33,7 +33,7 @@ def test_chinese_pages_contain_no_banned_word(path: Path) -> None:
     assert not list(banned_in(path.read_text(encoding="utf-8")))
 
 
-def test_a_banned_word_is_found_with_its_line() -> None:
+def test_chinese_check_reports_a_banned_word_with_its_line() -> None:
     text = "消费者组和响应\n等待回答的消费组"
     assert list(banned_in(text)) == [
         "line 2: write 响应 instead of 回答",
@@ -41,7 +41,7 @@ def test_a_banned_word_is_found_with_its_line() -> None:
     ]
 
 
-def test_there_are_chinese_pages() -> None:
+def test_chinese_check_finds_the_pages() -> None:
     """An empty list would pass."""
     assert len(PAGES) > 25
     assert len(TRANSLATIONS) == 2

@@ -21,20 +21,20 @@ def tool() -> ModuleType:
     return module
 
 
-def test_the_page_is_fresh() -> None:
+def test_compat_page_is_up_to_date() -> None:
     asked = subprocess.run(
         [sys.executable, "tools/gen_compat.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert asked.returncode == 0, asked.stderr
 
 
-def test_every_code_is_served_or_refused_with_a_reason() -> None:
+def test_every_request_code_is_served_or_rejected_with_a_reason() -> None:
     module = tool()
     assert module.unaccounted(module.codes()) == []
     assert all(len(reason) > 20 for reason in REFUSED.values())
 
 
-def test_table_lists_the_requests_that_brokers_reject() -> None:
+def test_rejection_table_lists_the_requests_that_brokers_reject() -> None:
     assert set(REFUSED) == REJECTED_BY_BROKER
     assert not REJECTED_BY_BROKER & SERVED_BY_BROKER
 
@@ -44,6 +44,6 @@ def test_every_handler_of_a_broker_is_for_a_request_to_brokers() -> None:
     assert codes <= SERVED_BY_BROKER | REJECTED_BY_BROKER
 
 
-def test_remarks_are_about_codes_that_exist() -> None:
+def test_compat_notes_refer_to_existing_codes() -> None:
     module = tool()
     assert set(module.NOTES) <= {code.number for code in module.codes()}

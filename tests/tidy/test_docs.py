@@ -35,7 +35,7 @@ LOUD = (
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Page) -> None:
+def test_docs_links_have_targets(page: Page) -> None:
     for target in page.links:
         if target.startswith(("http://", "https://", "mailto:")):
             continue
@@ -47,7 +47,7 @@ def test_links_lead_somewhere(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", documents(), ids=name_of)
-def test_words_are_plain(path: Path) -> None:
+def test_docs_contain_no_loud_words_or_emoji(path: Path) -> None:
     text = read(path).lower()
     assert not [word for word in LOUD if word in text]
     # Pictures in text: the emoji planes, and the signs that are shown as such.
@@ -55,13 +55,13 @@ def test_words_are_plain(path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_lines_fit(page: Page) -> None:
+def test_docs_lines_fit_the_width(page: Page) -> None:
     """Tables and links may be longer; a paragraph is not."""
     for line in page.prose.splitlines():
         assert len(line) <= 125 or line.startswith("|") or "](" in line, line
 
 
-def test_every_document_is_reachable() -> None:
+def test_every_document_is_reachable_from_the_readme() -> None:
     """From the README, in as many steps as it takes."""
     todo, seen = [ROOT / "README.md"], set[Path]()
     while todo:
@@ -83,21 +83,21 @@ def test_architecture_is_short() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 300
 
 
-def test_architecture_knows_every_module_of_the_store() -> None:
+def test_architecture_links_every_store_module() -> None:
     for path in (SRC / "store").glob("*.py"):
         if path.name != "__init__.py":
             link = f"[store/{path.name}](src/tianzhou/store/{path.name})"
             assert link in ARCHITECTURE, f"{link} is missing"
 
 
-def test_architecture_knows_every_package() -> None:
+def test_architecture_lists_every_package() -> None:
     cells = [row["package"] for row in tables_of(section_of(ARCHITECTURE, "Layers"))[0]]
     named = {word for cell in cells for word in re.findall(r"\w+", LINK.sub(r"\1", cell))}
     present = {path.parent.name for path in SRC.glob("*/__init__.py")}
     assert not present - named
 
 
-def test_the_picture_shows_the_contract() -> None:
+def test_architecture_diagram_matches_the_import_contract() -> None:
     """Rows of the picture are the layers of the import contract, in its order."""
     picture = ARCHITECTURE.split("\n```\n")[1]
     rows = [re.findall(r"[a-z]+", line[:34]) for line in picture.splitlines()]
@@ -129,14 +129,14 @@ def test_every_dependency_has_a_reason() -> None:
         assert all(row["why"] for row in rows)
 
 
-def test_every_folder_of_tests_is_explained() -> None:
+def test_contributing_explains_every_test_folder() -> None:
     rows = only_table(read(ROOT / "CONTRIBUTING.md"), "Tests")
     explained = {row["folder"].removeprefix("tests/") for row in rows}
     present = {path.relative_to(ROOT).parts[1] for path in python_files("tests")} - {"conftest.py"}
     assert present <= explained
 
 
-def test_commands_of_a_developer_exist() -> None:
+def test_contributing_commands_exist() -> None:
     makefile = read(ROOT / "Makefile")
     rows = only_table(read(ROOT / "CONTRIBUTING.md"), "Set-up")
     for row in rows:
@@ -144,7 +144,7 @@ def test_commands_of_a_developer_exist() -> None:
         assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), target
 
 
-def test_changelog_is_sorted() -> None:
+def test_changelog_sections_are_in_order() -> None:
     text = read(ROOT / "CHANGELOG.md")
     kinds = ["Renamed", "Safety", "Features", "Performance", "Fixes", "Internals"]
     for release in text.split("\n## ")[1:]:
@@ -152,7 +152,7 @@ def test_changelog_is_sorted() -> None:
         assert titles == [kind for kind in kinds if kind in titles], release.partition("\n")[0]
 
 
-def test_guarantees_cover_every_fault() -> None:
+def test_guarantees_page_covers_every_fault() -> None:
     faults, kept, incidents = tables_of(read(ROOT / "docs/guarantees.md"))
     kinds = {name for name in vars(incident_kinds) if name.isupper() and name.count("_")}
     kinds -= {"KEPT_MAX"}
@@ -165,7 +165,7 @@ def test_guarantees_cover_every_fault() -> None:
     assert all(row["asynchronous flush"] and row["synchronous flush"] for row in kept)
 
 
-def test_ownership_names_real_classes() -> None:
+def test_ownership_table_lists_existing_classes() -> None:
     """A class that was renamed must not live on in the table."""
     classes = {
         node.name

@@ -49,13 +49,13 @@ def assert_adjoining(rows: list[tuple[int, int, str]], *, start: int, end: int) 
 
 
 @pytest.mark.parametrize("page", sorted(FORMATS.glob("*.md")), ids=lambda page: page.name)
-def test_every_row_says_what_it_means(page: Path) -> None:
+def test_formats_pages_explain_every_row(page: Path) -> None:
     for rows in tables_of(read(page)):
         for row in rows:
             assert row.get("MEANING", row.get("what it describes")), row
 
 
-def test_every_page_is_on_the_map() -> None:
+def test_formats_index_links_every_page() -> None:
     listed = read(FORMATS / "README.md")
     for page in FORMATS.glob("*.md"):
         assert page.name == "README.md" or f"]({page.name})" in listed
@@ -64,7 +64,7 @@ def test_every_page_is_on_the_map() -> None:
 # Consume queue
 
 
-def test_unit() -> None:
+def test_consume_queue_page_has_the_layout_of_a_unit() -> None:
     rows = placed(tables_of(section_of(QUEUE, "Unit"))[0])
     assert [name for _, _, name in rows] == list(consume_queue.Unit._fields)
     assert [size for _, size, _ in rows] == sizes_of(consume_queue.UNIT.format)
@@ -72,13 +72,13 @@ def test_unit() -> None:
     assert f"A unit has {consume_queue.UNIT_BYTES} bytes" in QUEUE
 
 
-def test_special_sizes() -> None:
+def test_consume_queue_page_has_the_special_sizes() -> None:
     _, special = tables_of(section_of(QUEUE, "Unit"))
     assert [int(row["VALUE OF SIZE"]) for row in special] == [0, consume_queue.MISSING_SIZE]
     assert consume_queue.UNIT.unpack(consume_queue.MISSING) == (0, consume_queue.MISSING_SIZE, 0)
 
 
-def test_queue_file(tmp_path: Path) -> None:
+def test_consume_queue_page_has_the_file_size(tmp_path: Path) -> None:
     assert f"{limits.CONSUME_QUEUE_FILE_UNITS:,}\nunits" in QUEUE
     assert f"{CONFIG.consume_queue_file_bytes:,} bytes" in QUEUE
     assert f"a page of {consume_queue.TAIL_BYTES_MAX} bytes" in QUEUE
@@ -99,7 +99,7 @@ def _queue() -> QueueKey:
 # Index file
 
 
-def test_index_file() -> None:
+def test_index_page_has_the_layout_of_a_file() -> None:
     header, slots, entries = only_table(INDEX, "File")
     assert (int(header["OFFSET"]), int(header["SIZE"])) == (0, index_file.HEADER.size)
     assert slots["OFFSET"] == str(index_file.HEADER.size)
@@ -112,7 +112,7 @@ def test_index_file() -> None:
     assert f"{len(_name_of(0))} digits" in INDEX
 
 
-def test_index_header(tmp_path: Path) -> None:
+def test_index_page_has_the_layout_of_the_header(tmp_path: Path) -> None:
     rows = placed(only_table(INDEX, "Header"))
     assert [size for _, size, _ in rows] == sizes_of(index_file.HEADER.format)
     assert_adjoining(rows, start=0, end=index_file.HEADER.size)
@@ -143,7 +143,7 @@ def test_index_header(tmp_path: Path) -> None:
     index.close()
 
 
-def test_index_entry() -> None:
+def test_index_page_has_the_layout_of_an_entry() -> None:
     rows = placed(only_table(INDEX, "Entry"))
     assert [name for _, _, name in rows] == [name for name, _ in index_file.ENTRY_FIELDS]
     assert [size for _, size, _ in rows] == sizes_of(index_file.ENTRY.format)
@@ -155,7 +155,7 @@ def test_index_entry() -> None:
 # Checkpoint
 
 
-def test_checkpoint() -> None:
+def test_checkpoint_page_has_the_layout_of_the_times() -> None:
     written = Checkpoint(
         log_timestamp=1,
         queues_timestamp=2,
@@ -195,7 +195,7 @@ def test_checkpoint() -> None:
     assert numbers["crc"] == crc32(page[first : first + checkpoint.OURS.size])
 
 
-def test_checkpoint_begin() -> None:
+def test_checkpoint_page_has_the_layout_of_the_begin_part() -> None:
     rows = placed(only_table(CHECKPOINT, "Where the log begins"))
     end = checkpoint.BEGIN_AT + checkpoint.PREFIX.size + checkpoint.BEGIN.size
     assert_adjoining(rows, start=checkpoint.BEGIN_AT, end=end)
@@ -208,7 +208,7 @@ def test_checkpoint_begin() -> None:
     assert checkpoint.BEGIN_MAGIC.to_bytes(4, "big") == b"TZLB"
 
 
-def test_checkpoint_sizes() -> None:
+def test_checkpoint_page_has_the_sizes_of_its_parts() -> None:
     ours = placed(only_table(CHECKPOINT, "Our part"))
     end = checkpoint.OURS_AT + checkpoint.PREFIX.size + checkpoint.OURS.size
     assert_adjoining(ours, start=checkpoint.OURS_AT, end=end)
@@ -222,7 +222,7 @@ def test_checkpoint_sizes() -> None:
 # Directory
 
 
-def test_names() -> None:
+def test_directory_page_lists_the_names_in_order() -> None:
     (rows,) = tables_of(DIRECTORY.split("\n## ")[0])
     assert [row["NAME"].rstrip("/") for row in rows] == [
         layout.COMMIT_LOG,
@@ -239,14 +239,14 @@ def test_names() -> None:
     assert "/commitlog-{start:020d}" in source
 
 
-def test_commit_log() -> None:
+def test_directory_page_has_the_sizes_of_the_commit_log() -> None:
     assert f"{CONFIG.commit_log_file_bytes:,} bytes by default" in DIRECTORY
     assert f"steps of {CONFIG.commit_log_preallocate_bytes:,} bytes" in DIRECTORY
     assert f"a blank of {limits.BLANK_BYTES_MIN} bytes" in DIRECTORY
     assert len(segments.file_name(0)) == 20
 
 
-def test_tables() -> None:
+def test_directory_page_lists_the_tables() -> None:
     tables = Tables(RealFiles(), "config")
     names = {
         table.path.rpartition("/")[2]

@@ -35,7 +35,7 @@ def fixed(rows: list[Row]) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_frame() -> None:
+def test_frame_page_has_the_layout_of_a_frame() -> None:
     (rows,) = tables("Frame")
     assert fixed(rows) == list(frame.FIELDS)
     assert [row["NAME"] for row in rows] == [name for name, _, _ in frame.FIELDS] + [
@@ -53,12 +53,12 @@ def test_frame() -> None:
     }
 
 
-def test_limits() -> None:
+def test_frame_page_has_the_limits_of_the_code() -> None:
     assert f"frame_size ≤ {FRAME_BYTES_MAX}," in DOC
     assert f"header_size ≤ {HEADER_BYTES_MAX}," in DOC
 
 
-def test_json_header() -> None:
+def test_frame_page_lists_the_json_header_in_order() -> None:
     (rows,) = tables("JSON header")
     written = encode_json(Header(code=1, opaque=1, remark="x"))
     places = [written.index(b'"%s":' % row["KEY"].encode()) for row in rows]
@@ -66,7 +66,7 @@ def test_json_header() -> None:
     assert written.count(b'":') == len(rows)
 
 
-def test_binary_header() -> None:
+def test_frame_page_has_the_layout_of_the_binary_header() -> None:
     head, entry = tables("Binary header")
     rows = fixed(head)
     at = 0
@@ -78,7 +78,7 @@ def test_binary_header() -> None:
     assert [row["NAME"] for row in entry] == ["key_size", "key", "value_size", "value"]
 
 
-def test_every_row_says_what_it_means() -> None:
+def test_frame_page_explains_every_row() -> None:
     for section in ("Frame", "JSON header", "Binary header"):
         for rows in tables(section):
             assert all(row["MEANING"] for row in rows)

@@ -100,17 +100,17 @@ def of_package(package: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("package", PURE)
-def test_pure_packages_do_not_act(package: str) -> None:
+def test_pure_packages_import_no_io(package: str) -> None:
     for path in of_package(package):
         assert not roots_imported(path) & ACTS, f"{name_of(path)} reaches for the world"
 
 
-def test_the_store_waits_for_nobody_and_says_nothing() -> None:
+def test_store_imports_no_asyncio_sockets_or_logging() -> None:
     for path in of_package("store"):
         assert not roots_imported(path) & STORE_BANS, f"{name_of(path)} is not for the store"
 
 
-def test_code_of_others_is_used_where_it_was_agreed() -> None:
+def test_third_party_packages_are_imported_only_where_declared() -> None:
     for package in packages():
         for path in of_package(package):
             foreign = roots_imported(path) - sys.stdlib_module_names - {"tianzhou"}
@@ -118,7 +118,7 @@ def test_code_of_others_is_used_where_it_was_agreed() -> None:
             assert not wrong, f"{name_of(path)} imports {wrong}"
 
 
-def test_async_stays_in_its_shells() -> None:
+def test_async_code_is_only_in_the_listed_shells() -> None:
     waiting = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     for path in python_files("src"):
         place = place_of(path)
@@ -127,14 +127,14 @@ def test_async_stays_in_its_shells() -> None:
             assert not found, f"{name_of(path)} is asynchronous in lines {found}"
 
 
-def test_every_package_has_a_place_in_the_layers() -> None:
+def test_import_contract_lists_every_package() -> None:
     """A package that the contract does not name may import whatever it likes."""
     named = {word.strip(" ()") for layer in layers() for word in layer.split("|")}
     ours = {f"tianzhou.{package}" for package in packages()}
     assert ours - named == {"tianzhou.testing"}
 
 
-def test_the_test_kit_is_for_tests() -> None:
+def test_source_does_not_import_the_test_kit() -> None:
     """The contract has a list of packages, which a new one may be missing from."""
     for path in python_files("src"):
         if place_of(path).split("/")[0] != "testing":

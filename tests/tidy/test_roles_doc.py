@@ -15,7 +15,7 @@ def page(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_diagram_shows_the_table(name: str) -> None:
+def test_roles_diagram_shows_the_transition_table(name: str) -> None:
     drawn = re.findall(r"^    (\[\*\]|\w+) --> (\w+): (.+)$", page(name), re.MULTILINE)
     table = [
         ("[*]" if state is State.STOPPED else state.value, after.value, event.value)
@@ -27,7 +27,7 @@ def test_the_diagram_shows_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_effects_of_every_event_are_listed_in_order(name: str) -> None:
+def test_roles_page_lists_the_effects_of_every_event_in_order(name: str) -> None:
     rows = re.findall(
         r"^\| `([A-Z_`, ]+)` \| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|$", page(name), re.MULTILINE
     )

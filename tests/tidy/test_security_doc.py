@@ -29,19 +29,19 @@ def rows_of_tests() -> set[str]:
     return {name[:8] for name in names if name[6:8].isdigit() and name[8:9] == "_"}
 
 
-def test_every_row_has_tests_and_every_test_a_row() -> None:
+def test_security_rows_and_tests_correspond() -> None:
     assert [row["ROW"] for row in rows()] == [f"S{number}" for number in ROWS]
     assert [row["TESTS"] for row in rows()] == [f"test_s{number:02}" for number in ROWS]
     assert rows_of_tests() == {row["TESTS"] for row in rows()}
 
 
-def test_every_row_says_what_happens() -> None:
+def test_security_page_explains_every_row() -> None:
     for row in rows():
         assert row["INPUT"]
         assert row["WHAT IT GETS"]
 
 
-def test_the_table_of_ports_has_the_limits_of_the_code() -> None:
+def test_security_page_has_the_port_limits_of_the_code() -> None:
     expected = [
         {
             "PORT": port.name,
@@ -62,7 +62,7 @@ def test_the_table_of_ports_has_the_limits_of_the_code() -> None:
     assert _tables()[1] == expected
 
 
-def test_the_chinese_page_has_the_same_rows_and_ports() -> None:
+def test_security_page_in_chinese_has_the_same_rows_and_ports() -> None:
     """Texts differ; rows, their tests and every figure of the ports do not."""
     english, chinese = (
         [[list(row.values()) for row in table] for table in _tables(name)]

@@ -17,7 +17,7 @@ from tianzhou.store.config import StoreConfig
 KINDS = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
 
 
-def test_the_page_is_fresh() -> None:
+def test_settings_page_is_up_to_date() -> None:
     asked = subprocess.run(
         [sys.executable, "tools/gen_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
@@ -25,13 +25,13 @@ def test_the_page_is_fresh() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_is_declared(kind: type[Any]) -> None:
+def test_every_settings_field_is_declared(kind: type[Any]) -> None:
     fields = {field.name for field in dataclasses.fields(kind)}
     assert fields == declarations(kind).keys()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_number_has_bounds_and_every_setting_a_sentence(kind: type[Any]) -> None:
+def test_every_setting_has_a_description_and_numbers_have_bounds(kind: type[Any]) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     for name, declared in declarations(kind).items():
         default = defaults[name]
@@ -43,7 +43,7 @@ def test_every_number_has_bounds_and_every_setting_a_sentence(kind: type[Any]) -
         assert "|" not in declared.help, name
 
 
-def test_names_are_not_used_twice() -> None:
+def test_setting_names_are_unique() -> None:
     """All of them stand in one file."""
     declared = [found for kind in KINDS for found in declarations(kind).items()]
     names = [name for name, _ in declared] + [found.alias for _, found in declared if found.alias]
@@ -51,6 +51,6 @@ def test_names_are_not_used_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_defaults_are_within_their_bounds(kind: type[Any]) -> None:
+def test_setting_defaults_are_within_bounds(kind: type[Any]) -> None:
     check(kind())
     assert load(kind, {})[0] == kind()

@@ -53,7 +53,7 @@ COVERED_BY = {
 }
 
 
-def test_files_are_short() -> None:
+def test_files_are_within_the_line_limit() -> None:
     for path in python_files(*CODE):
         count = path.read_text(encoding="utf-8").count("\n")
         assert count <= FILE_LINES_MAX, f"{name_of(path)} has {count} lines"
@@ -63,7 +63,7 @@ def test_files_are_short() -> None:
         )
 
 
-def test_functions_are_short() -> None:
+def test_functions_are_within_the_line_limit() -> None:
     for path in python_files(*CODE):
         for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -71,13 +71,13 @@ def test_functions_are_short() -> None:
                 assert count <= FUNCTION_LINES_MAX, f"{name_of(path)}: {node.name} has {count}"
 
 
-def test_no_drawers() -> None:
+def test_file_names_contain_no_generic_words() -> None:
     for path in python_files(*CODE):
         words = set(path.stem.split("_"))
         assert not words & DRAWERS, f"{name_of(path)} is named after nothing in particular"
 
 
-def test_nothing_is_put_off() -> None:
+def test_comments_contain_no_todo_markers() -> None:
     """What is left to do stands in the tracker, where somebody looks."""
     put_off = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
     for path in python_files(*CODE):
@@ -96,7 +96,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     return bool(names & {"Exception", "BaseException"})
 
 
-def test_errors_are_caught_by_name() -> None:
+def test_broad_exception_handlers_are_listed() -> None:
     broad = {
         name_of(path)
         for path in python_files("src", "tools")
@@ -106,7 +106,7 @@ def test_errors_are_caught_by_name() -> None:
     assert not {name for name in BROAD_HANDLERS.keys() - broad if (ROOT / name).exists()}
 
 
-def test_exceptions_from_checks_say_which() -> None:
+def test_checker_suppressions_name_the_rule() -> None:
     """Silencing a checker names the rule, so that nothing else is silenced with it."""
     any_ignore = re.compile(r"#\s*(type:\s*ignore|pyright:\s*ignore|noqa)\b")
     good = re.compile(
@@ -117,7 +117,7 @@ def test_exceptions_from_checks_say_which() -> None:
             assert not any_ignore.search(text) or good.search(text), f"{name_of(path)}:{line}"
 
 
-def test_no_machine_is_named() -> None:
+def test_files_contain_no_machine_paths() -> None:
     """A path of one machine is of no use on another."""
     homes = "|".join(("work", "root", "home", "Users"))
     places = re.compile(rf"(?<![\w.])/(?:{homes})(?:/|\b(?!\w))".encode())
@@ -127,7 +127,7 @@ def test_no_machine_is_named() -> None:
             assert found is None, f"{name_of(path)} names {found[0].decode()}" if found else ""
 
 
-def test_test_files_have_names_of_their_own() -> None:
+def test_test_file_names_are_unique() -> None:
     """pytest imports them by their bare names."""
     names = Counter(path.name for path in python_files("tests") if path.name != "conftest.py")
     assert not [name for name, count in names.items() if count > 1]
@@ -151,7 +151,7 @@ def has_own_tests(path: Path) -> bool:
     return any(test.exists() for test in own_tests(path.parent.name, path.stem))
 
 
-def test_every_module_has_tests_of_its_own() -> None:
+def test_every_module_has_its_own_tests() -> None:
     found = modules("base", "record", "wire", "store")
     names = {f"{path.parent.name}/{path.stem}": has_own_tests(path) for path in found}
     without = {name for name, has_tests in names.items() if not has_tests}
@@ -184,7 +184,7 @@ FORMATTER_EXEMPTIONS_MAX = 49
 """Large tables of data that are easier to read as rows."""
 
 
-def test_the_formatter_decides_almost_everywhere() -> None:
+def test_fmt_skip_comments_are_few() -> None:
     exempt = [
         f"{name_of(path)}:{line}"
         for path in python_files(*CODE)

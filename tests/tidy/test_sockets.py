@@ -55,7 +55,7 @@ def test_no_other_module_of_client_and_spark_imports_socket() -> None:
             assert not {"socket", "ssl", "socketserver"} & set(names), name_of(path)
 
 
-def test_opened_recognizes_calls_that_open_sockets() -> None:
+def test_socket_check_detects_calls_that_open_sockets() -> None:
     calls = {
         "socket.create_connection(x)": "create_connection",
         "loop.create_connection(x)": "create_connection",

@@ -63,7 +63,7 @@ def test_only_the_acceptor_and_the_dialler_open_sockets() -> None:
 
 
 @pytest.mark.parametrize("home", sorted(HOMES))
-def test_homes_of_sockets_open_them(home: str) -> None:
+def test_listed_socket_modules_open_sockets(home: str) -> None:
     tree = ast.parse(Path(SRC / home).read_text(encoding="utf-8"))
     assert list(opened_in(tree)), f"{home} opens no socket: it is no longer a home of sockets"
 
@@ -83,5 +83,5 @@ def test_homes_of_sockets_open_them(home: str) -> None:
         ("bind(host, port)", False),
     ],
 )
-def test_search_for_socket_calls_finds_exactly_those(code: str, is_found: bool) -> None:
+def test_server_socket_check_detects_exactly_the_socket_calls(code: str, is_found: bool) -> None:
     assert bool(list(opened_in(ast.parse(code)))) is is_found

@@ -39,7 +39,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("claim", FALSE)
-def test_false_claim_does_not_return(claim: str) -> None:
+def test_docs_do_not_repeat_a_false_claim(claim: str) -> None:
     words = re.compile(r"\s+".join(map(re.escape, claim.split())), re.IGNORECASE)
     found = [
         name_of(path)
@@ -51,7 +51,7 @@ def test_false_claim_does_not_return(claim: str) -> None:
     assert not found, f"{found}: {FALSE[claim]}"
 
 
-def test_style_counts_the_copies_of_a_pull() -> None:
+def test_style_page_has_the_number_of_copies_of_a_pull() -> None:
     assert "A pull makes two: the `pread`" in read(ROOT / "STYLE.md")
 
 
