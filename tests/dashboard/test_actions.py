@@ -12,7 +12,7 @@ from tianzhou.wire.tables import decode_group_table
 pytestmark = pytest.mark.slow
 
 
-def test_a_topic_is_made_changed_and_deleted(page: Page, site: Site) -> None:
+def test_topic_forms_create_update_and_delete_a_topic(page: Page, site: Site) -> None:
     page.goto("/topics")
     page.get_by_role("link", name="New topic").click()
     expect(page.locator(".will")).to_contain_text("broker-a")
@@ -43,7 +43,7 @@ def test_a_topic_is_made_changed_and_deleted(page: Page, site: Site) -> None:
     assert "made-here" not in topics
 
 
-def test_a_topic_gets_fewer_queues_without_losing_messages(page: Page, site: Site) -> None:
+def test_topic_form_reduces_queues_without_losing_messages(page: Page, site: Site) -> None:
     site.mq.create_topic("shrinking", queues=4)
     send(site.mq, "shrinking", b"in the last queue", queue_id=3)
     site.mq._do(
@@ -56,14 +56,14 @@ def test_a_topic_gets_fewer_queues_without_losing_messages(page: Page, site: Sit
     expect(page.locator("#live-queues tbody tr")).to_have_count(4)
 
 
-def test_a_topic_that_is_there_is_not_made_again(page: Page) -> None:
+def test_topic_form_rejects_an_existing_topic(page: Page) -> None:
     page.goto("/new-topic")
     page.fill("input[name=name]", "orders")
     page.get_by_role("button", name="Create").click()
     expect(page.locator("main")).to_contain_text("there is a topic orders already")
 
 
-def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) -> None:
+def test_reset_form_previews_and_moves_offsets(page: Page, site: Site) -> None:
     before = site.mq.committed("shipping", "orders")
     page.goto("/groups/shipping")
     page.get_by_role("link", name="Move offsets").click()
@@ -83,7 +83,7 @@ def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) 
     assert site.mq.committed("shipping", "orders") == before
 
 
-def test_offsets_are_moved_to_a_moment_of_the_readers_zone(page: Page, site: Site) -> None:
+def test_reset_form_accepts_a_time_in_the_zone_of_the_user(page: Page, site: Site) -> None:
     page.goto("/groups/shipping/reset")
     page.get_by_text("the first message stored at or after a time").click()
     page.fill("input[name=time]", "2024-01-01T00:00:00")
@@ -92,7 +92,7 @@ def test_offsets_are_moved_to_a_moment_of_the_readers_zone(page: Page, site: Sit
     assert "time=1704038400000" in page.url
 
 
-def test_a_group_is_switched_off_and_on(page: Page, site: Site) -> None:
+def test_group_form_disables_and_enables_a_group(page: Page, site: Site) -> None:
     page.goto("/groups/shipping/switch")
     expect(page.locator("#facts")).to_contain_text("no more messages; 2 members stay connected")
     page.get_by_role("button", name="Switch off").click()
@@ -110,7 +110,7 @@ def is_enabled(site: Site, name: str) -> bool:
     return decode_group_table(path.read_bytes()).subscription_group_table[name].consume_enable
 
 
-def test_a_broker_is_drained_and_comes_back(page: Page, site: Site) -> None:
+def test_broker_form_drains_a_broker_and_undoes_it(page: Page, site: Site) -> None:
     page.goto("/brokers/broker-a")
     page.get_by_role("link", name="Drain").click()
     expect(page.locator("#facts")).to_contain_text("sends fail until this is undone")
@@ -125,7 +125,7 @@ def test_a_broker_is_drained_and_comes_back(page: Page, site: Site) -> None:
     assert site.mq._do(lambda: site.mq._running().slices.topics.permission.bits) == 6
 
 
-def test_dead_letters_are_replayed_once_unless_asked_again(page: Page, site: Site) -> None:
+def test_dlq_form_replays_dead_letters_once_unless_repeated(page: Page, site: Site) -> None:
     page.goto("/dlq")
     page.locator("tbody").get_by_role("link", name="shipping").click()
     rows = page.locator("tbody tr")
@@ -168,7 +168,7 @@ def test_dead_letters_are_replayed_once_unless_asked_again(page: Page, site: Sit
     assert page.locator("tbody tr", has_text="shipping").inner_text().split()[1:3] == ["2", "0"]
 
 
-def test_a_transaction_is_decided_by_hand(page: Page, site: Site) -> None:
+def test_transaction_form_decides_a_transaction(page: Page, site: Site) -> None:
     page.goto("/transactions")
     expect(page.locator("tbody tr")).to_have_count(1)
     page.get_by_role("link", name="Check again").click()
@@ -183,7 +183,7 @@ def test_a_transaction_is_decided_by_hand(page: Page, site: Site) -> None:
     assert b"half of an order" in [message.body for message in site.mq.stored("orders")]
 
 
-def test_transaction_that_is_parked_is_shown_and_resumed(page: Page, site: Site) -> None:
+def test_transaction_form_resumes_a_parked_transaction(page: Page, site: Site) -> None:
     send_half(site.mq, "orders", b"parked")
     park(site.mq)
     page.goto("/transactions")
@@ -195,7 +195,7 @@ def test_transaction_that_is_parked_is_shown_and_resumed(page: Page, site: Site)
     expect(page.locator("main")).not_to_contain_text("No pending transactions")
 
 
-def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
+def test_scheduled_form_cancels_a_timer(page: Page, site: Site) -> None:
     page.goto("/scheduled")
     expect(page.locator("tbody tr")).to_contain_text("orders")
     page.get_by_role("link", name="Cancel").click()
@@ -207,7 +207,7 @@ def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
     assert b"later" not in [message.body for message in site.mq.stored("orders")]
 
 
-def test_loading_a_page_again_does_nothing_again(page: Page, site: Site) -> None:
+def test_reload_after_an_action_does_not_repeat_it(page: Page, site: Site) -> None:
     page.goto("/groups/order-archive/reset?topic=orders&where=latest")
     page.get_by_role("button", name="Move offsets").click()
     expect(page).to_have_url(re.compile(r"/groups/order-archive\?done="))

@@ -35,7 +35,9 @@ def copies(page: Page) -> dict[str, str]:
     return {row.locator("th").inner_text(): row.inner_text() for row in rows.all()}
 
 
-def test_a_master_shows_its_slaves_and_how_far_they_are(browser: Browser, tmp_path: Path) -> None:
+def test_broker_page_of_a_master_shows_slaves_and_their_lag(
+    browser: Browser, tmp_path: Path
+) -> None:
     with master_and_slaves(tmp_path, slaves=1) as group:
         group.send(20)
         page = opened(browser, group.url)
@@ -99,7 +101,9 @@ def doctor(group: Copied) -> str:
     return run_command("doctor", "-n", group.nameserver, "--observe", "0").out
 
 
-def test_a_raft_group_shows_its_members_term_and_leader(browser: Browser, tmp_path: Path) -> None:
+def test_broker_page_of_a_raft_group_shows_members_term_and_leader(
+    browser: Browser, tmp_path: Path
+) -> None:
     with raft_group(tmp_path) as (group, pids):
         group.send(10)
         page = opened(browser, group.url)
@@ -142,7 +146,7 @@ def test_a_raft_group_shows_its_members_term_and_leader(browser: Browser, tmp_pa
         assert "brokerId" not in told, "must not suggest starting a master by hand"
 
 
-def test_s40_the_password_of_a_group_is_one(
+def test_s40_members_of_a_group_share_one_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The process that starts the group creates and shows it; members find its hash only."""
@@ -161,7 +165,7 @@ def test_s40_the_password_of_a_group_is_one(
     assert not capsys.readouterr().err
 
 
-def test_pages_of_a_group_can_be_left_out(tmp_path: Path) -> None:
+def test_up_with_replicas_passes_the_http_options_to_members(tmp_path: Path) -> None:
     wanted = UpOptions(tmp_path, 3, None, HttpOptions(port=None))
     assert raft_up._http_arguments(wanted, "n0") == ["--no-http"]
     usual = wanted._replace(http=HttpOptions())

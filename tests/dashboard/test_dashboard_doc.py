@@ -19,7 +19,7 @@ def first_cells(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_entry_of_the_menu_is_explained(page: Page) -> None:
+def test_dashboard_page_explains_every_menu_entry(page: Page) -> None:
     source, _, _ = environment().loader.get_source(environment(), "frame.html")  # pyright: ignore[reportOptionalMemberAccess] - it has one
     entries = re.findall(r'\("\w+", "/[\w-]*", "([^"]+)", "\w"\)', source)
     assert len(entries) == 8
@@ -29,7 +29,7 @@ def test_every_entry_of_the_menu_is_explained(page: Page) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_option_is_explained(page: Page) -> None:
+def test_dashboard_page_explains_every_option(page: Page) -> None:
     options = {
         name
         for option in up.params
@@ -41,7 +41,7 @@ def test_every_option_is_explained(page: Page) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pictures_are_there_and_small(page: Page) -> None:
+def test_dashboard_page_pictures_exist_and_are_small(page: Page) -> None:
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.text)
     assert len(shown) == 8
     for name in shown:

@@ -29,7 +29,7 @@ def locked() -> Iterator[tuple[Site, str]]:
         yield made, PASSWORD
 
 
-def test_s41_every_answer_forbids_what_pages_do_not_need(site: Site) -> None:
+def test_s41_every_response_has_a_strict_content_security_policy(site: Site) -> None:
     for path in ("/", "/static/dashboard.js", "/nowhere", "/healthz"):
         headers = ask(site.port, path).headers
         policy = headers["content-security-policy"]
@@ -40,7 +40,7 @@ def test_s41_every_answer_forbids_what_pages_do_not_need(site: Site) -> None:
     assert ask(site.port, "/").headers["cache-control"] == "no-store"
 
 
-def test_s41_no_page_has_anything_inline() -> None:
+def test_s41_templates_have_no_inline_scripts_or_styles() -> None:
     templates = Path(guard.__file__).parent / "templates"
     for path in templates.iterdir():
         text = path.read_text()
@@ -57,14 +57,14 @@ def test_s41_no_page_has_anything_inline() -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "", "127.0.0.1.evil.example"]
 )
-def test_s43_a_stranger_name_is_refused(site: Site, host: str) -> None:
+def test_s43_request_with_an_unknown_host_is_rejected(site: Site, host: str) -> None:
     answer = ask(site.port, "/", headers={"Host": host})
     assert answer.status == 421
     assert "--http-name" in answer.text
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]:1", "dashboard.example:80"])
-def test_s43_our_own_names_are_not(site: Site, host: str) -> None:
+def test_s43_request_with_a_known_host_is_accepted(site: Site, host: str) -> None:
     assert ask(site.port, "/", headers={"Host": host}).status == 200
 
 
@@ -74,20 +74,20 @@ def change(site: Site, **more: str) -> Answer:
     return ask(site.port, "/new-topic", form=form, headers=more)
 
 
-def test_s42_a_form_of_our_own_passes(site: Site) -> None:
+def test_s42_form_of_our_own_page_is_accepted(site: Site) -> None:
     assert change(site).status == 303
 
 
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "", "https://127.0.0.1", "http://127.0.0.1:1"]
 )
-def test_s42_a_form_from_elsewhere_does_not(site: Site, origin: str) -> None:
+def test_s42_form_from_another_origin_is_rejected(site: Site, origin: str) -> None:
     answer = change(site, Origin=origin)
     assert answer.status == 403
     assert "our own pages" in answer.text
 
 
-def test_s42_nor_does_one_without_the_token(site: Site) -> None:
+def test_s42_form_without_the_token_is_rejected(site: Site) -> None:
     for token in ("", "0" * 64):
         answer = ask(site.port, "/new-topic", form={"token": token, "name": "x", "queues": "1"})
         assert answer.status == 403
@@ -104,7 +104,7 @@ CHANGES = (("/scheduled/cancel", 405), ("/transactions/decide", 405), ("/logout"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data"])
-def test_s42_other_bodies_are_not_forms(site: Site, kind: str) -> None:
+def test_s42_body_that_is_not_a_form_is_rejected(site: Site, kind: str) -> None:
     headers = {"Content-Type": kind, "Origin": f"http://127.0.0.1:{site.port}"}
     answer = ask(site.port, "/new-topic", method="POST", headers=headers, body=b"{}")
     assert answer.status == 415
@@ -124,7 +124,7 @@ def test_s42_other_bodies_are_not_forms(site: Site, kind: str) -> None:
         "/static/",
     ],
 )
-def test_s44_no_path_leads_to_the_disk(site: Site, path: str) -> None:
+def test_s44_path_outside_the_static_files_is_not_found(site: Site, path: str) -> None:
     answer = ask(site.port, path)
     assert answer.status == 404
     assert "SESSION_S" not in answer.text
@@ -133,12 +133,12 @@ def test_s44_no_path_leads_to_the_disk(site: Site, path: str) -> None:
 # Sizes and time
 
 
-def test_s45_a_large_body_is_refused_before_it_is_sent(site: Site) -> None:
+def test_s45_large_body_is_rejected_before_it_is_sent(site: Site) -> None:
     headers = {**FORM, "Origin": f"http://127.0.0.1:{site.port}", "Content-Length": str(2 << 20)}
     assert ask(site.port, "/login", method="POST", headers=headers, body=b"x").status == 413
 
 
-def test_s45_a_large_body_in_pieces_is_refused_when_it_is_too_much(site: Site) -> None:
+def test_s45_large_chunked_body_is_rejected_at_the_limit(site: Site) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         host = f"127.0.0.1:{site.port}"
         head = f"POST /login HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
@@ -153,14 +153,14 @@ def test_s45_a_large_body_in_pieces_is_refused_when_it_is_too_much(site: Site) -
         assert b" 413 " in connection.recv(1000).splitlines()[0]
 
 
-def test_s45_large_headers_are_refused(site: Site) -> None:
+def test_s45_large_headers_are_rejected(site: Site) -> None:
     assert ask(site.port, "/", headers={"X-Long": "x" * 20_000}).status == 431
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 30_000)
         assert b" 431 " in connection.recv(1000)
 
 
-def test_s45_a_slow_body_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s45_slow_body_times_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_S", 0.2)
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         host = f"127.0.0.1:{site.port}"
@@ -170,7 +170,7 @@ def test_s45_a_slow_body_is_not_waited_for(site: Site, monkeypatch: pytest.Monke
         assert b" 408 " in connection.recv(1000)
 
 
-def test_s45_slow_headers_are_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s45_slow_headers_time_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_S", 0.2)
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: local")
@@ -187,7 +187,7 @@ def test_s45_slow_headers_are_not_waited_for(site: Site, monkeypatch: pytest.Mon
         assert b" 408 " in connection.recv(1000)
 
 
-def test_s45_nonsense_is_refused(site: Site) -> None:
+def test_s45_invalid_http_is_rejected(site: Site) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         connection.sendall(b"\x00\x00\x00\x10 what is this\r\n\r\n")
         assert b" 400 " in connection.recv(1000)
@@ -197,7 +197,7 @@ def test_s45_nonsense_is_refused(site: Site) -> None:
 # Login
 
 
-def test_s40_elsewhere_than_here_a_login_is_required(locked: tuple[Site, str]) -> None:
+def test_s40_page_without_a_login_redirects_to_it(locked: tuple[Site, str]) -> None:
     site, _ = locked
     for path in ("/", "/topics", "/messages/orders/00", "/topics.csv", "/nowhere"):
         answer = ask(site.port, path)
@@ -208,7 +208,7 @@ def test_s40_elsewhere_than_here_a_login_is_required(locked: tuple[Site, str]) -
     assert (answer.status, answer.text) == (403, "log in first\n")
 
 
-def test_s40_the_password_opens_and_its_cookie_is_guarded(locked: tuple[Site, str]) -> None:
+def test_s40_login_sets_a_protected_cookie(locked: tuple[Site, str]) -> None:
     site, password = locked
     token = token_of(ask(site.port, "/login").text)
     answer = ask(site.port, "/login", form={"token": token, "password": password})
@@ -227,7 +227,7 @@ def test_s40_the_password_opens_and_its_cookie_is_guarded(locked: tuple[Site, st
     assert ask(site.port, "/topics", headers=session).status == 303
 
 
-def test_s46_metrics_ask_for_the_password_too(locked: tuple[Site, str]) -> None:
+def test_s46_metrics_need_the_password(locked: tuple[Site, str]) -> None:
     site, password = locked
     answer = ask(site.port, "/metrics")
     assert (answer.status, "basic" in answer.headers["www-authenticate"].lower()) == (401, True)

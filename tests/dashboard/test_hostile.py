@@ -36,7 +36,7 @@ def site() -> Iterator[Site]:
         yield made
 
 
-def test_s41_nothing_of_it_runs_anywhere(page: Page, site: Site) -> None:
+def test_s41_untrusted_text_runs_on_no_page(page: Page, site: Site) -> None:
     paths = [
         "/",
         "/topics",
@@ -58,7 +58,7 @@ def test_s41_nothing_of_it_runs_anywhere(page: Page, site: Site) -> None:
         assert page.locator("main script, main img, main [onmouseover]").count() == 0, path
 
 
-def test_s41_it_is_shown_as_it_is(page: Page, site: Site) -> None:
+def test_s41_untrusted_text_is_shown_literally(page: Page, site: Site) -> None:
     message = site.mq.stored("hostile")[0]
     page.goto(f"/messages/hostile/{message.offset_id}")
     expect(page.locator("#payload")).to_have_text(HOSTILE)
@@ -67,7 +67,7 @@ def test_s41_it_is_shown_as_it_is(page: Page, site: Site) -> None:
     expect(page.locator("#live-members tbody")).to_contain_text(HOSTILE)
 
 
-def test_s41_what_is_asked_for_comes_back_as_text(page: Page) -> None:
+def test_s41_search_text_is_escaped(page: Page) -> None:
     text = "".join(CORPUS)
     for path in (
         "/topics?like=",
@@ -83,7 +83,7 @@ def test_s41_what_is_asked_for_comes_back_as_text(page: Page) -> None:
         assert str(7331 * 7331) not in page.inner_text("main")
 
 
-def test_s44_exports_of_it_hold_no_formulas(site: Site) -> None:
+def test_s44_export_of_untrusted_text_has_no_formulas(site: Site) -> None:
     send(site.mq, "hostile", b"=HYPERLINK(1)", KEYS="sheet", TAGS="=1+1")
     text = ask(site.port, "/messages.csv?topic=hostile&by=key&word=sheet").text
     assert "'=HYPERLINK(1)" in text
@@ -91,7 +91,7 @@ def test_s44_exports_of_it_hold_no_formulas(site: Site) -> None:
     assert ",=" not in text
 
 
-def test_s38_an_address_in_an_id_is_never_dialled(site: Site) -> None:
+def test_s38_dashboard_never_connects_to_an_address_in_an_id(site: Site) -> None:
     """Only brokers of the route are queried, whatever address the id contains."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.3)
@@ -105,14 +105,14 @@ def test_s38_an_address_in_an_id_is_never_dialled(site: Site) -> None:
             listener.accept()
 
 
-def test_s41_a_body_is_downloaded_and_never_shown_as_a_page(site: Site) -> None:
+def test_s41_body_is_an_attachment_and_never_a_page(site: Site) -> None:
     message = site.mq.stored("hostile")[1]
     answer = ask(site.port, f"/messages/hostile/{message.offset_id}/body")
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment")
 
 
-def test_s40_logging_in_with_a_browser(browser: Browser) -> None:
+def test_s40_browser_logs_in_and_out(browser: Browser) -> None:
     password = "abcdef-ghjkmn-pqrstu"
     with Site(password=password) as locked:
         context = browser.new_context(base_url=f"http://127.0.0.1:{locked.port}")

@@ -40,7 +40,7 @@ def port_of(server: ServerProcess) -> int:
     return int(server.facts["http"].rpartition(":")[2])
 
 
-def test_the_ready_file_says_where_and_it_stops_in_order(up: Start) -> None:
+def test_dashboard_address_is_in_the_ready_file_and_stop_is_clean(up: Start) -> None:
     server = up("--http-port", "0")
     # Perhaps before anything of it is loaded.
     assert server.stop(within_s=server_process.STOP_S) == 0
@@ -55,11 +55,11 @@ def test_the_ready_file_says_where_and_it_stops_in_order(up: Start) -> None:
     assert "Traceback" not in server.log()
 
 
-def test_it_can_be_left_out(up: Start) -> None:
+def test_dashboard_can_be_disabled(up: Start) -> None:
     assert "http" not in up("--no-http").facts
 
 
-def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(tmp_path: Path) -> None:
+def test_dashboard_port_in_use_stops_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
@@ -76,7 +76,7 @@ def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(tmp_path: Path) 
     assert not (tmp_path / "kept" / "abort").exists()
 
 
-def test_broker_that_cannot_serve_its_dashboard_stops_as_if_it_had_been_told_to(
+def test_broker_that_cannot_serve_its_dashboard_stops_cleanly(
     tmp_path: Path,
 ) -> None:
     """No NameServer reports it as missing afterwards, and its store needs no recovery."""
@@ -99,7 +99,7 @@ def test_broker_that_cannot_serve_its_dashboard_stops_as_if_it_had_been_told_to(
         names.end()
 
 
-def test_the_next_free_port_is_used_when_the_usual_one_is_taken(up: Start) -> None:
+def test_dashboard_uses_the_next_port_if_the_default_is_in_use(up: Start) -> None:
     """By this test, or by another program."""
     try:
         taken: socket.socket | None = socket.create_server(("127.0.0.1", 8080))
@@ -118,7 +118,7 @@ def test_the_next_free_port_is_used_when_the_usual_one_is_taken(up: Start) -> No
             taken.close()
 
 
-def test_s40_the_password_is_shown_once_and_kept_as_a_hash(up: Start) -> None:
+def test_s40_password_is_printed_once_and_stored_as_a_hash(up: Start) -> None:
     server = up("--http-port", "0", "--http-host", "0.0.0.0")
     lines = [line for line in server.log().splitlines() if "dashboard password" in line]
     assert len(lines) == 1
@@ -135,7 +135,7 @@ def test_s40_the_password_is_shown_once_and_kept_as_a_hash(up: Start) -> None:
     assert ask(port, "/login", form={"token": token, "password": password}).status == 303
 
 
-def test_a_broker_by_itself_has_it_too(tmp_path: Path) -> None:
+def test_dashboard_is_served_by_a_separate_broker(tmp_path: Path) -> None:
     names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
     arguments = ["broker", "-n", names.nameserver, "-p", "0", "--data", "kept", "--http-port", "0"]
     broker = server_process.run(arguments, tmp_path / "broker")
@@ -146,7 +146,7 @@ def test_a_broker_by_itself_has_it_too(tmp_path: Path) -> None:
         names.end()
 
 
-def test_pages_cost_little_memory(
+def test_dashboard_uses_little_memory(
     up: Start, record_property: Callable[[str, object], None]
 ) -> None:
     server = up("--http-port", "0")

@@ -22,7 +22,7 @@ async def app(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ImportError("failed to map segment")])
-def test_dashboard_that_had_no_memory_is_loaded_later(
+def test_dashboard_that_ran_out_of_memory_is_loaded_later(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http, "RETRY_S", 0.01)

@@ -43,7 +43,7 @@ def row_of(page: Page, text: str) -> str:
     return " ".join(found.inner_text().split())
 
 
-def test_every_page_is_shown_on_a_screen_and_on_a_phone(page: Page) -> None:
+def test_every_page_renders_on_desktop_and_phone(page: Page) -> None:
     for path in PATHS:
         answer = page.goto(path)
         assert answer is not None
@@ -58,7 +58,7 @@ def test_every_page_is_shown_on_a_screen_and_on_a_phone(page: Page) -> None:
         assert page.locator("h1").count() == 1, path
 
 
-def test_the_overview_says_what_is_wrong(page: Page) -> None:
+def test_overview_shows_alarms(page: Page) -> None:
     page.goto("/")
     alarm = page.locator(".alarms li", has_text="billing")
     expect(alarm).to_contain_text("has neither committed nor pulled")
@@ -70,7 +70,7 @@ def test_the_overview_says_what_is_wrong(page: Page) -> None:
     expect(page).to_have_url(re.compile("/groups/billing$"))
 
 
-def test_the_overview_has_figures_brokers_and_a_chart(page: Page) -> None:
+def test_overview_shows_figures_brokers_and_a_chart(page: Page) -> None:
     page.goto("/")
     assert "2" in page.locator(".figures div", has_text="Dead letters").inner_text()
     assert "1 timed" in page.locator(".figures div", has_text="Waiting").inner_text()
@@ -82,7 +82,7 @@ def test_the_overview_has_figures_brokers_and_a_chart(page: Page) -> None:
     expect(page.locator("#live-chart svg polyline.line0")).to_have_count(1, timeout=30_000)
 
 
-def test_live_parts_move_without_a_reload(page: Page, site: Site) -> None:
+def test_live_parts_update_without_a_reload(page: Page, site: Site) -> None:
     page.goto("/topics")
     page.evaluate("window.kept = true")
     send(site.mq, "live-topic", b"x")
@@ -92,7 +92,7 @@ def test_live_parts_move_without_a_reload(page: Page, site: Site) -> None:
     expect(page.locator("#live")).to_contain_text("paused")
 
 
-def test_a_page_that_is_not_fresh_any_more_says_so(page: Page) -> None:
+def test_page_that_cannot_refresh_is_marked_stale(page: Page) -> None:
     """Readers must not take old figures for new ones, and colour alone is not enough."""
     page.goto("/topics")
     expect(page.locator("#live")).to_contain_text("live")
@@ -104,7 +104,7 @@ def test_a_page_that_is_not_fresh_any_more_says_so(page: Page) -> None:
     expect(page.locator("#live-list")).to_have_css("opacity", "1")
 
 
-def test_what_did_not_change_is_left_alone(page: Page) -> None:
+def test_refresh_keeps_unchanged_elements(page: Page) -> None:
     """A screen reader reads a replaced element aloud again."""
     page.goto("/brokers/broker-a")
     page.evaluate("document.querySelector('#live-head').firstElementChild.kept = true")
@@ -113,7 +113,7 @@ def test_what_did_not_change_is_left_alone(page: Page) -> None:
     assert page.evaluate("document.querySelector('#live-head').firstElementChild.kept") is True
 
 
-def test_the_state_beside_a_name_is_live_too(page: Page) -> None:
+def test_state_in_the_page_head_updates_live(page: Page) -> None:
     page.goto("/brokers/broker-a")
     head = page.locator("#live-head")
     expect(head).to_contain_text("serves")
@@ -126,7 +126,7 @@ def test_the_state_beside_a_name_is_live_too(page: Page) -> None:
     other.close()
 
 
-def test_topics_are_listed_filtered_and_sorted(page: Page) -> None:
+def test_topics_page_lists_filters_and_sorts(page: Page) -> None:
     page.goto("/topics")
     assert "orders" in row_of(page, "orders")
     assert "40" in row_of(page, "orders")
@@ -142,7 +142,7 @@ def test_topics_are_listed_filtered_and_sorted(page: Page) -> None:
     expect(page.locator("tbody")).to_contain_text("RMQ_SYS_TRACE_TOPIC")
 
 
-def test_one_topic_shows_queues_readers_and_writers(page: Page) -> None:
+def test_topic_page_shows_queues_readers_and_writers(page: Page) -> None:
     page.goto("/topics/orders")
     assert page.locator("#live-queues tbody tr").count() == 4
     readers = page.locator("#live-readers tbody")
@@ -152,7 +152,7 @@ def test_one_topic_shows_queues_readers_and_writers(page: Page) -> None:
     expect(page.locator("#live-hours svg rect.hour")).not_to_have_count(0)
 
 
-def test_groups_show_who_is_stuck_first(page: Page) -> None:
+def test_groups_page_lists_stuck_groups_first(page: Page) -> None:
     page.goto("/groups")
     assert page.locator("tbody th").first.inner_text() == "billing"
     assert "2 stuck" in row_of(page, "billing")
@@ -160,7 +160,7 @@ def test_groups_show_who_is_stuck_first(page: Page) -> None:
     assert "read by a job" in row_of(page, "order-archive")
 
 
-def test_one_group_shows_members_queues_and_what_blocks_it(page: Page) -> None:
+def test_group_page_shows_members_queues_and_blocking_messages(page: Page) -> None:
     page.goto("/groups/billing")
     expect(page.locator("#live-members tbody")).to_contain_text("10.0.0.9@billing-1")
     rows = page.locator("#live-queues tbody tr").filter(has_text="payments")
@@ -171,7 +171,7 @@ def test_one_group_shows_members_queues_and_what_blocks_it(page: Page) -> None:
     expect(page.locator("tbody")).to_contain_text("payment 4")
 
 
-def test_a_message_is_found_by_key_id_time_and_place(page: Page, site: Site) -> None:
+def test_messages_page_finds_by_key_id_time_and_offset(page: Page, site: Site) -> None:
     wanted = next(m for m in site.mq.stored("orders") if "order-1007" in m.keys)
     queries = (
         "by=key&word=order-1007",
@@ -187,7 +187,7 @@ def test_a_message_is_found_by_key_id_time_and_place(page: Page, site: Site) -> 
     expect(page.locator("main")).to_contain_text("No messages found")
 
 
-def test_the_search_form_asks_for_what_is_chosen(page: Page) -> None:
+def test_messages_form_shows_the_fields_of_the_chosen_search(page: Page) -> None:
     page.goto("/messages")
     page.fill("input[name=topic]", "orders")
     page.get_by_text("time", exact=True).click()
@@ -200,7 +200,7 @@ def test_the_search_form_asks_for_what_is_chosen(page: Page) -> None:
     assert page.input_value("input[name=from]").startswith("2024-01-01T00:00")
 
 
-def test_a_payload_is_shown_as_json_text_and_bytes(page: Page, site: Site) -> None:
+def test_message_page_shows_the_payload_as_json_text_and_hex(page: Page, site: Site) -> None:
     message = next(m for m in site.mq.stored("orders") if "order-1001" in m.keys)
     page.goto(f"/messages/orders/{message.message_id}")
     to_the_ms = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [+-]\d\d:\d\d$")
@@ -220,7 +220,7 @@ def test_a_payload_is_shown_as_json_text_and_bytes(page: Page, site: Site) -> No
     assert path.read_bytes() == binary.body
 
 
-def test_a_trace_is_a_timeline(page: Page) -> None:
+def test_trace_page_shows_a_timeline(page: Page) -> None:
     page.goto(f"/trace?id={TRACED}")
     lanes = page.locator(".lanes li")
     expect(lanes).to_have_count(3)
@@ -235,7 +235,7 @@ def test_a_trace_is_a_timeline(page: Page) -> None:
     assert left[0] < left[1] < left[2]
 
 
-def test_pipelines_are_groups_that_confirm_without_members(page: Page) -> None:
+def test_pipelines_page_lists_groups_that_commit_without_members(page: Page) -> None:
     page.goto("/pipelines")
     row = row_of(page, "order-archive")
     assert "running" in row
@@ -245,7 +245,7 @@ def test_pipelines_are_groups_that_confirm_without_members(page: Page) -> None:
     assert "shipping" not in page.locator("tbody").inner_text()
 
 
-def test_keys_go_everywhere(page: Page) -> None:
+def test_keyboard_shortcuts_open_every_page(page: Page) -> None:
     page.goto("/")
     for letter, path in (("t", "/topics"), ("g", "/groups"), ("p", "/pipelines"), ("o", "/")):
         page.keyboard.press("g")
@@ -263,7 +263,7 @@ def test_keys_go_everywhere(page: Page) -> None:
     expect(page.locator("#keys")).to_be_visible()
 
 
-def test_the_theme_is_remembered(page: Page) -> None:
+def test_theme_choice_is_remembered(page: Page) -> None:
     page.emulate_media(color_scheme="light")
     page.goto("/")
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -286,13 +286,13 @@ LOST = (
 )
 
 
-def test_what_is_not_there_says_so(site: Site) -> None:
+def test_page_of_a_missing_item_reports_it(site: Site) -> None:
     for path, status, words in LOST:
         answer = ask(site.port, path)
         assert (answer.status, words in answer.text) == (status, True), path
 
 
-def test_a_lag_that_grows_is_a_line_that_rises(page: Page, site: Site) -> None:
+def test_group_page_chart_follows_a_growing_lag(page: Page, site: Site) -> None:
     """The last of all: others count what is there."""
     page.goto("/groups/order-archive")
     send(site.mq, "orders", *(b"x" for _ in range(30)))

@@ -166,7 +166,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("page", [path for path, _ in PAGES])
-def test_a_page_is_one_request(site: Site, asked: Counter[int], page: str) -> None:
+def test_page_needs_one_broker_request(site: Site, asked: Counter[int], page: str) -> None:
     code, message = ASKS[page], site.mq.stored("topic-0005")[0]
     name = {"/topics": "topic-0005", "/groups": "group-0005", "/brokers": "broker-a"}
     facts = {
@@ -185,7 +185,7 @@ def test_a_page_is_one_request(site: Site, asked: Counter[int], page: str) -> No
         assert len(answer.body) < PAGE_BYTES_MAX, path
 
 
-def test_nobody_looks_nobody_asks(site: Site, browser: Browser, asked: Counter[int]) -> None:
+def test_hidden_page_sends_no_requests(site: Site, browser: Browser, asked: Counter[int]) -> None:
     context = browser.new_context(base_url=site.url)
     page = context.new_page()
     page.goto("/topics")
@@ -216,7 +216,7 @@ LOADED = """() => new Promise((done) => {
 
 
 @pytest.mark.parametrize("path", ["/", "/topics", "/groups"])
-def test_the_first_paint_waits_for_little(
+def test_first_paint_waits_for_few_resources(
     site: Site, browser: Browser, path: str, record_property: Callable[[str, object], None]
 ) -> None:
     context = browser.new_context(base_url=site.url)

@@ -69,7 +69,7 @@ def metric(site: Site, name: str) -> dict[str, float]:
     }
 
 
-def test_each_way_to_stand_still_is_told_everywhere(
+def test_watchdog_findings_are_shown_on_every_page(
     site: Site, page: Page, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.mq.create_topic("orders", queues=2)
