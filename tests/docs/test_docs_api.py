@@ -43,12 +43,12 @@ def entries() -> list[str]:
     return [entry for text in texts for entry in re.findall(r"^::: (\S+)$", text, re.MULTILINE)]
 
 
-def test_pages_are_current() -> None:
+def test_api_pages_are_up_to_date() -> None:
     assert gen_api.main(["--check"]) == 0, "run tools/gen_api.py"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_public_name_is_missing(package: str) -> None:
+def test_api_pages_list_every_public_name(package: str) -> None:
     shown = {id(resolve(entry)) for entry in entries()}
     names = [name for name in gen_api.public_names(package) if gen_api.is_shown(name)]
     assert names
@@ -133,7 +133,7 @@ def test_public_methods_name_the_errors_that_they_raise() -> None:
     assert not unnamed
 
 
-def test_errors_that_a_docstring_leaves_out_are_found() -> None:
+def test_docstring_check_detects_errors_that_are_not_named() -> None:
     def checked(value: int) -> int:
         """Return the value."""
         if value < 0:

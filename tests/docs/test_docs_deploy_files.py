@@ -40,7 +40,7 @@ def given(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+def test_systemd_unit_is_valid(unit: Path, tmp_path: Path) -> None:
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
     parsed.read(unit, encoding="utf-8")
@@ -67,12 +67,12 @@ def unknown_in(path: Path, *kinds: type[Any]) -> set[str]:
     return unknown
 
 
-def test_settings_are_taken_whole() -> None:
+def test_deploy_settings_files_have_no_unknown_setting() -> None:
     assert not unknown_in(DEPLOY / "broker.toml", BrokerConfig, StoreConfig)
     assert not unknown_in(DEPLOY / "nameserver.toml", NameServerConfig)
 
 
-def test_the_image_is_made_of_what_is_here() -> None:
+def test_containerfile_copies_existing_files() -> None:
     for words in map(str.split, given("COPY")):
         if not words[0].startswith("--from"):
             assert all((ROOT / word).exists() for word in words[:-1]), words
@@ -83,7 +83,7 @@ def test_the_image_is_made_of_what_is_here() -> None:
     assert not re.search(r"https?://|apt-get|curl|wget", CONTAINERFILE)
 
 
-def test_the_image_pins_what_the_tests_ran_with() -> None:
+def test_containerfile_pins_the_locked_versions() -> None:
     """The sed of the file, run on the lock."""
     (command,) = re.findall(r"sed -n '[^']+' requirements.lock", CONTAINERFILE)
     done = subprocess.run(
@@ -95,7 +95,7 @@ def test_the_image_pins_what_the_tests_ran_with() -> None:
     assert "--hash" not in done.stdout
 
 
-def test_compose_starts_what_there_is(tmp_path: Path) -> None:
+def test_compose_file_starts_existing_commands(tmp_path: Path) -> None:
     content = COMPOSE["configs"]["broker"]["content"].replace("${TIANZHOU_ADDRESS:-127.0.0.1}", "b")
     settings = tmp_path / "broker.conf"
     settings.write_text(content)

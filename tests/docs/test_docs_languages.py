@@ -19,7 +19,7 @@ def code_of(page: Page) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
-def test_both_languages_show_the_same(page: Page) -> None:
+def test_chinese_page_has_the_same_code_and_headings(page: Page) -> None:
     chinese = page.twin
     assert code_of(page) == code_of(chinese)
     levels = [[level for level, _ in each.headings] for each in (page, chinese)]
@@ -28,13 +28,13 @@ def test_both_languages_show_the_same(page: Page) -> None:
 
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
-def test_each_language_leads_to_the_other(page: Page) -> None:
+def test_chinese_and_english_pages_link_to_each_other(page: Page) -> None:
     assert page.links[0] == page.twin.path.name
     assert page.twin.links[0] == page.path.name
 
 
 @pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
-def test_who_reads_chinese_stays_in_chinese(page: Page) -> None:
+def test_chinese_page_links_lead_to_chinese_pages(page: Page) -> None:
     """A link to a page that has a twin leads to the twin; the first link is the way out."""
     chinese = page.twin
     places = [(chinese.path.parent / link.partition("#")[0]).resolve() for link in chinese.links]

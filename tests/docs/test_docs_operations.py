@@ -23,7 +23,7 @@ def page(name: str) -> Page:
 
 
 @pytest.mark.slow
-def test_deploying(tmp_path: Path) -> None:
+def test_deploy_page_commands_work(tmp_path: Path) -> None:
     by_hand, second = page("deploy").blocks("sh")
     (settings,) = page("deploy").blocks("toml")
     with Terminal(tmp_path) as terminal:
@@ -37,7 +37,7 @@ def test_deploying(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_backing_up_and_getting_it_back(tmp_path: Path) -> None:
+def test_backup_page_commands_work(tmp_path: Path) -> None:
     cold, hot, back = page("backup").blocks("sh")
     with Terminal(tmp_path) as terminal:
         terminal.type("tianzhou up")
@@ -70,7 +70,7 @@ def background(terminal: Terminal, line: str) -> Generator[None]:
 
 
 @pytest.mark.slow
-def test_one_broker_through_the_other_pages(tmp_path: Path) -> None:
+def test_disk_upgrade_and_tuning_page_commands_work(tmp_path: Path) -> None:
     """Disk, tuning and upgrading; what looks into a store comes when the broker has stopped."""
     status, store = page("disk").blocks("sh")
     drain, java = page("upgrade").blocks("sh")
@@ -87,7 +87,7 @@ def test_one_broker_through_the_other_pages(tmp_path: Path) -> None:
         assert '"sound": true' in terminal.play(store)
 
 
-def test_metrics(tmp_path: Path) -> None:
+def test_metrics_page_commands_work(tmp_path: Path) -> None:
     """Its numbers are compared in tests/e2e/test_metrics_page.py."""
     metrics = Page("docs/metrics.md")
     (scrape,), (board,) = metrics.blocks("yaml"), metrics.blocks("sh")
@@ -95,7 +95,7 @@ def test_metrics(tmp_path: Path) -> None:
     assert msgspec.json.decode(Terminal(tmp_path).play(board), type=dict[str, Any])["panels"]
 
 
-def test_verifying_fails_on_damage(tmp_path: Path) -> None:
+def test_verify_command_of_the_pages_fails_on_damage(tmp_path: Path) -> None:
     """The pages promise an exit code."""
     with Terminal(tmp_path) as terminal:
         terminal.type("tianzhou up")

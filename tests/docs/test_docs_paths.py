@@ -71,7 +71,7 @@ def differences(expected: dict[str, list[str]], traced: dict[str, list[str]]) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["send", "consume", "dashboard-page"])
-def test_page_matches_a_traced_run(name: str) -> None:
+def test_paths_page_matches_a_traced_run(name: str) -> None:
     found = [differences(documented(name), first_trace(name)["tour"])]
     while found[-1] and len(found) < ATTEMPTS:
         found.append(differences(documented(name), trace(name)["tour"]))
@@ -81,7 +81,7 @@ def test_page_matches_a_traced_run(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["promotion", "micro-batch"])
-def test_every_step_on_the_page_is_run(name: str) -> None:
+def test_paths_page_steps_are_all_executed(name: str) -> None:
     """In these runs background work differs from run to run: it may take further steps, or take
     one only in the next run."""
     missing = _not_run(first_trace(name)["steps"], documented(name))
@@ -108,7 +108,7 @@ def test_paths_do_not_grow(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", gen_paths.DOCUMENTS)
-def test_every_row_has_an_explanation(name: str) -> None:
+def test_paths_page_explains_every_row(name: str) -> None:
     text = Page(f"docs/paths/{name}.md").text
     rows = ROW.findall(text)
     assert rows

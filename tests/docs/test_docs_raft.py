@@ -14,14 +14,14 @@ TRY, MEMBER, SIMULATE = Page("docs/raft.md").blocks("sh")
 
 
 @pytest.mark.slow
-def test_a_group_on_this_machine(tmp_path: Path) -> None:
+def test_raft_page_starts_a_group_on_one_machine(tmp_path: Path) -> None:
     with Terminal(tmp_path) as terminal:
         said = terminal.play(TRY)
         assert said.count("Follower") == 2
         assert said.count("Leader") == 1
 
 
-def test_a_member_on_a_machine_of_its_own() -> None:
+def test_raft_page_member_command_is_accepted() -> None:
     (line,) = joined(MEMBER)
     program, *words = shlex.split(line)
     assert program == "tianzhou"
@@ -29,7 +29,7 @@ def test_a_member_on_a_machine_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_one_seed_is_told_and_made_shorter(tmp_path: Path) -> None:
+def test_raft_page_simulation_commands_trace_and_shrink_a_seed(tmp_path: Path) -> None:
     make, trace, shrink = joined(SIMULATE)
     assert make.split()[:2] == ["make", "sim"]
     assert "\nsim:" in (ROOT / "Makefile").read_text(encoding="utf-8")

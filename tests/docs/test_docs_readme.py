@@ -17,7 +17,7 @@ PYTHON, SPARK = README.blocks("python")
 
 
 @pytest.mark.parametrize("line", joined(COMMANDS))
-def test_make_knows_the_target(line: str) -> None:
+def test_readme_make_targets_exist(line: str) -> None:
     """What `make demo` shows is held against the README in tests/pipelines/test_demo.py."""
     make, target = line.split()
     assert make == "make"
@@ -30,12 +30,12 @@ def test_make_knows_the_target(line: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_demo_is_what_make_runs() -> None:
+def test_make_demo_runs_the_demo_command() -> None:
     assert re.search(r"^demo:.*\n\t@\$\(BIN\)/tianzhou demo$", MAKEFILE, re.MULTILINE)
 
 
 @pytest.mark.slow
-def test_send_and_receive(tmp_path: Path) -> None:
+def test_readme_python_example_sends_and_receives(tmp_path: Path) -> None:
     """The Java of the page runs in `make interop`, its Spark where there is one: tests/spark."""
     with Terminal(tmp_path) as terminal:
         terminal.play(UP)
@@ -45,6 +45,6 @@ def test_send_and_receive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [PYTHON, SPARK], ids=["python", "spark"])
-def test_it_takes_ten_lines(code: str) -> None:
+def test_readme_examples_have_at_most_ten_lines(code: str) -> None:
     lines = [line for line in code.splitlines() if line and not line.startswith(("import", "from"))]
     assert len(lines) <= 10

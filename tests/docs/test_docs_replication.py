@@ -25,7 +25,7 @@ def is_complete(terminal: Terminal, slave: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_pair_and_its_promotions(tmp_path: Path) -> None:
+def test_replication_page_pair_and_promotion_commands_work(tmp_path: Path) -> None:
     start, _, promote = PAGE.blocks("sh")
     gone, switch = joined(promote)
     with Terminal(tmp_path) as terminal:
@@ -51,7 +51,7 @@ def test_a_pair_and_its_promotions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_copies_that_must_confirm(tmp_path: Path) -> None:
+def test_replication_page_commands_change_the_confirming_replicas(tmp_path: Path) -> None:
     """Of a master that waits for its slaves; that of the page above does not, and says so."""
     start, copies, _ = PAGE.blocks("sh")
     settings, _ = PAGE.blocks("properties")

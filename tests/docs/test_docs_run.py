@@ -52,7 +52,7 @@ PROGRAMS = {
 }
 
 
-def test_every_page_with_code_is_run() -> None:
+def test_every_page_with_code_has_a_test() -> None:
     """A page in another language shows the same code: test_docs_languages.py."""
     pages = [page for page in all_pages() if not page.is_translation]
     with_code = {p.name for p in pages if {b.language for b in p.all_blocks} - SHOWN_ONLY}
@@ -60,7 +60,7 @@ def test_every_page_with_code_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", RUN_BY)
-def test_the_test_knows_the_page(name: str) -> None:
+def test_test_of_a_page_refers_to_it(name: str) -> None:
     """By its path, or by what it is called in the folder of documents."""
     words = {name, name.removeprefix("docs/"), Page(name).path.stem}
     for test in RUN_BY[name]:
@@ -69,7 +69,7 @@ def test_the_test_knows_the_page(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_what_can_not_be_run_here_is_sound(page: Page) -> None:
+def test_page_commands_that_cannot_run_here_are_valid(page: Page) -> None:
     for line in joined("".join(page.blocks("console"))):
         words = [word for word in shlex.split(line) if "=" not in word.partition("/")[0]]
         if words[:2] == ["docker", "compose"] and "exec" in words:
@@ -84,7 +84,7 @@ def test_what_can_not_be_run_here_is_sound(page: Page) -> None:
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
-def test_what_prose_names_is_there(page: Page) -> None:
+def test_commands_in_prose_exist(page: Page) -> None:
     """Commands between words: of ours, of make, of pytest, and modules that are run."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for text in re.findall(r"`([^`]+)`", page.prose):

@@ -26,7 +26,7 @@ def build(config: Path, place: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_site_builds_and_loads_nothing_external(tmp_path: Path) -> None:
     """Strict: a page that is in no menu, a link and an anchor that lead nowhere are errors."""
     done = build(ROOT / "mkdocs.yml", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_wrong_link_fails(tmp_path: Path) -> None:
+def test_site_build_fails_on_a_broken_link(tmp_path: Path) -> None:
     """The settings of the site are strict, and stay so."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](#nowhere)\n")

@@ -33,7 +33,7 @@ RULES = {
 
 
 @pytest.mark.slow
-def test_the_examples_are_typed(tmp_path: Path) -> None:
+def test_page_examples_pass_the_type_checker(tmp_path: Path) -> None:
     """One run for all pages; fixtures of pytest have no types in examples."""
     for name in PAGES:
         for number, code in enumerate(Page(f"{name}.md").blocks("python"), start=1):
