@@ -55,7 +55,7 @@ def stall(live: Live, witness: Witness) -> float:
     ],
     ids=["blocked", "preempted", "computing", "locked out", "thread ended", "client preempted"],
 )
-def test_stall_excludes_only_waits_for_a_core(counted: Sample, stall: float) -> None:
+def test_witness_stall_excludes_only_waits_for_a_core(counted: Sample, stall: float) -> None:
     start = Sample(10.0, 20.0, 30.0, 40.0, 50.0)
     end = Sample(*(before + more for before, more in zip(start, counted, strict=True)))
     assert stall_s(start, end) == pytest.approx(stall)

@@ -77,7 +77,7 @@ def test_disk_full_error_loses_nothing_acknowledged(mode: FlushMode, onward: boo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_room_for_the_log_rejects_writes_until_there_is_room(mode: FlushMode) -> None:
+def test_disk_full_for_the_log_rejects_writes_until_there_is_room(mode: FlushMode) -> None:
     """Blocks and files are reserved before anything is written, so a full disk is harmless."""
     for number, call in enumerate(CALLS[mode], 1):
         if call.kind not in ("reserve", "create") or "/commitlog/" not in call.path:

@@ -26,7 +26,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "node 7.example.org")
 
 
-def test_name_of_a_new_directory_is_made_of_machine_and_port(tmp_path: Path) -> None:
+def test_broker_name_of_a_new_directory_is_machine_and_port(tmp_path: Path) -> None:
     assert name_in(tmp_path / "one") == "node-7-10911"
     assert name_in(tmp_path / "two", port=10921) == "node-7-10921"
     first, second = (name_in(tmp_path / place, port=0) for place in ("three", "four"))
@@ -34,28 +34,28 @@ def test_name_of_a_new_directory_is_made_of_machine_and_port(tmp_path: Path) -> 
     assert first.startswith("node-7-")
 
 
-def test_name_stays_with_the_directory_whatever_the_port(tmp_path: Path) -> None:
+def test_broker_name_is_kept_by_the_directory_for_any_port(tmp_path: Path) -> None:
     for port in (0, 10911, 0, 20000):
         assert name_in(tmp_path, port) == name_in(tmp_path)
     kept = tmp_path / "config" / "brokerName"
     assert kept.read_text() == f"{name_in(tmp_path)}\n"
 
 
-def test_name_of_an_existing_directory_is_the_old_default(tmp_path: Path) -> None:
+def test_broker_name_of_an_existing_directory_is_the_old_default(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     assert name_in(tmp_path) == "broker-a"
     assert not (tmp_path / "config").exists(), "the directory is not changed before it is opened"
 
 
 @pytest.mark.parametrize("words", [b"", b"two words\n", b"\xff\n", b"../../x\n"])
-def test_unreadable_name_is_an_error_that_names_the_file(tmp_path: Path, words: bytes) -> None:
+def test_broker_name_that_is_unreadable_reports_the_file(tmp_path: Path, words: bytes) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "brokerName").write_bytes(words)
     with pytest.raises(UsageError, match="brokerName contains no broker name"):
         name_in(tmp_path)
 
 
-def test_slave_without_a_name_is_an_error(tmp_path: Path) -> None:
+def test_broker_name_is_required_for_a_slave(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="set brokerName to that of its master"):
         broker_name.named(BrokerConfig(broker_id=1), ALONE, tmp_path)
     with pytest.raises(UsageError, match="set brokerName"):

@@ -143,7 +143,7 @@ def test_metrics_page_of_the_docs_lists_exactly_the_declared_metrics(
     assert page("metrics.md") == known
 
 
-def test_families_are_printed_as_declared(text: str, known: dict[str, Family]) -> None:
+def test_metrics_families_are_printed_as_declared(text: str, known: dict[str, Family]) -> None:
     found = printed(text)
     assert found.keys() == known.keys()
     for name, family in found.items():
@@ -184,7 +184,7 @@ def board() -> Any:
     return json.loads(files("tianzhou.admin").joinpath("grafana/tianzhou.json").read_bytes())
 
 
-def test_the_board_asks_only_for_what_a_broker_prints(known: dict[str, Family]) -> None:
+def test_board_queries_only_metrics_that_a_broker_prints(known: dict[str, Family]) -> None:
     asked: set[str] = set()
     for title, expression in expressions():
         for name, chosen in SELECTOR.findall(expression):
@@ -213,13 +213,13 @@ ALARMING = {
 """Metrics that need an operator's attention."""
 
 
-def test_board_shows_every_metric_that_calls_for_an_operator(known: dict[str, Family]) -> None:
+def test_board_shows_every_alarming_metric(known: dict[str, Family]) -> None:
     shown = {name for _, expression in expressions() for name in NAME.findall(expression)}
     assert known.keys() >= ALARMING, "every one of them is printed"
     assert shown >= ALARMING
 
 
-def test_names_of_lines_are_labels_that_there_are(known: dict[str, Family]) -> None:
+def test_board_legends_use_existing_labels(known: dict[str, Family]) -> None:
     for panel in board()["panels"]:
         for target in panel.get("targets", ()):
             expression = target["expr"]

@@ -28,7 +28,7 @@ FIGURES = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
+def test_demo_output_matches_the_readme(tmp_path: Path) -> None:
     script = Path(sys.prefix) / "bin" / "tianzhou"
     environment = {**os.environ, "COLUMNS": "120", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
@@ -47,7 +47,7 @@ def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     assert not left, "the demo left something behind"
 
 
-def test_programs_get_every_check() -> None:
+def test_demo_json_lists_every_check() -> None:
     """The output of `tianzhou demo --json`, without running the demo for another minute."""
     show = Show(Console(file=io.StringIO()))
     show.check("stored", wanted=3, found=3, note="all")

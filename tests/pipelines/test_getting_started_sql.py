@@ -8,7 +8,7 @@ from pipelines.conftest import Place
 from tianzhou.spark.tables.query import query_once
 
 
-def test_the_select_gives_what_the_page_says(place: Place) -> None:
+def test_getting_started_sql_gives_the_result_of_the_page(place: Place) -> None:
     (line,) = (
         line
         for line in joined("".join(Page("docs/getting-started.md").blocks("sh")))

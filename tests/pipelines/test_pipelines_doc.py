@@ -18,7 +18,7 @@ from tianzhou.spark.pipelines.pipeline_file import parse
 PAGE = Page("docs/pipelines.md")
 
 
-def test_the_file_is_valid_and_every_key_is_explained() -> None:
+def test_pipelines_page_file_is_valid_and_explains_every_key() -> None:
     (text,) = PAGE.blocks("yaml")
     assert parse(text, "pipelines.md").name == "city-amounts"
     for key in (field.encode_name for field in _fields(Pipeline)):
@@ -34,7 +34,7 @@ def _fields(struct: type[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("line", "".join(PAGE.blocks("sh")).splitlines())
-def test_commands_of_the_page_are_accepted(line: str) -> None:
+def test_pipelines_page_commands_are_accepted(line: str) -> None:
     """Every word is a command, an option or an argument that click accepts."""
     program, *words = shlex.split(line)
     if program == "spark-submit":
@@ -51,7 +51,9 @@ def test_commands_of_the_page_are_accepted(line: str) -> None:
     assert made.params
 
 
-def test_the_query_runs(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipelines_page_query_runs(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = PAGE.blocks("python")[0]
     topic = place.topic("orders")
     place.send(topic, ["one", "two"], tags="paid")

@@ -289,7 +289,7 @@ def test_sql_fails_for_rows_that_neither_archive_nor_broker_has(
     ), refused.stderr
 
 
-def test_bodies_are_decoded_by_their_content(place: Place) -> None:
+def test_read_sql_decodes_bodies_by_their_content(place: Place) -> None:
     text_topic, raw_topic = place.topic("text"), place.topic("raw")
     place.send(text_topic, ["one", "two"])
     place.send(raw_topic, [b"\xff\x00"])

@@ -103,13 +103,13 @@ def test_node_ignores_absurdly_high_terms() -> None:
     assert not node.has_ready()
 
 
-def test_two_leaders_in_one_term_fail_an_assertion() -> None:
+def test_node_with_two_leaders_in_one_term_fails_an_assertion() -> None:
     node = Single().lead()
     with pytest.raises(AssertionError, match="LEADER_SEEN means nothing to a LEADER"):
         node.step(Append(node.hard.term, "n1", "n0", LogIndex(0), Term(0), (), LogIndex(0), 1, 0))
 
 
-def test_trim_during_a_log_restart_applies_to_the_old_log() -> None:
+def test_node_trim_during_a_log_restart_applies_to_the_old_log() -> None:
     """Found by seed 910024: a full disk may delay the new start of a log, while files expire."""
     log = Single().lead().core.log
     begin = Begin(Start(LogIndex(40), Term(3)), members_of(["n0"]), b"")
@@ -125,7 +125,7 @@ def test_node_rejects_joint_memberships_from_callers() -> None:
         node.change(target)
 
 
-def test_start_with_entries_of_a_later_term_is_rejected() -> None:
+def test_node_start_with_entries_of_a_later_term_is_rejected() -> None:
     group = Single()
     group.lead()
     group.disk.state = HardState()
@@ -148,7 +148,7 @@ def test_invalid_raft_settings_are_rejected(wrong: dict[str, int]) -> None:
         RaftConfig(**wrong)
 
 
-def test_role_change_outside_the_table_is_rejected() -> None:
+def test_node_role_change_outside_the_table_is_rejected() -> None:
     node = Single().node
     with pytest.raises(AssertionError, match="VOTE_WON means nothing to a FOLLOWER"):
         node.core.become(Event.VOTE_WON)

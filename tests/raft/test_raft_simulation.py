@@ -51,7 +51,7 @@ def test_simulated_groups_keep_all_invariants(
     record_property("simulated", simulated)
 
 
-def test_shrinking_a_seed_that_passes_reports_it() -> None:
+def test_simulation_shrink_of_a_passing_seed_reports_it() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tianzhou.testing.sim.raft_run", "--seed", "1", "--shrink"],
         capture_output=True,
@@ -65,7 +65,7 @@ def test_shrinking_a_seed_that_passes_reports_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_seed_that_failed_once_passes(seed: int) -> None:
+def test_simulation_seed_that_failed_before_passes(seed: int) -> None:
     run_seed(seed, first_faults=True)
     run_seed(seed)
 
@@ -92,5 +92,5 @@ def test_simulation_depends_only_on_the_seed() -> None:
     assert first == history("2")
 
 
-def test_every_invariant_is_numbered() -> None:
+def test_raft_invariants_are_numbered() -> None:
     assert [one.number for one in ALL] == [f"I{number}" for number in range(1, 16)]

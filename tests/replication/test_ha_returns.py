@@ -44,7 +44,7 @@ def diverge(group: Group, slave: Node, sent: Sent) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_old_master_whose_greeting_gets_no_response_never_follows_without_it(
+def test_old_master_without_a_response_to_its_greeting_never_follows(
     tmp_path: Path,
 ) -> None:
     with safe_group(tmp_path) as group:

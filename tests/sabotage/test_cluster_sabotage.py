@@ -211,7 +211,7 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_check_passes_without_a_bug(check: str) -> None:
+def test_cluster_check_passes_without_a_bug(check: str) -> None:
     CHECKS[check]()
 
 

@@ -16,7 +16,7 @@ SCENARIOS = sorted((Path(__file__).parent / "replica").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_role_scenario_has_the_expected_effects(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     now = rewritten(text)
     if os.environ.get("TIANZHOU_REWRITE"):
@@ -24,13 +24,13 @@ def test_scenario(path: Path) -> None:
     assert now == text
 
 
-def test_every_scenario_says_what_it_is_about() -> None:
+def test_every_role_scenario_starts_with_a_comment() -> None:
     assert len(SCENARIOS) >= 6
     for path in SCENARIOS:
         assert path.read_text(encoding="utf-8").startswith("# "), path.name
 
 
-def test_scenarios_take_every_transition() -> None:
+def test_role_scenarios_take_every_transition() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in SCENARIOS)
     for state, row in TRANSITIONS.items():
         for event, (after, effects) in row.items():
@@ -90,7 +90,7 @@ def test_crashed_raft_member_always_starts_as_a_follower(events: tuple[Event, ..
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_effects_in_a_wrong_order_are_noticed(
+def test_role_check_detects_effects_in_a_wrong_order(
     state: State, event: Event, moved: Effect, before: Effect
 ) -> None:
     """Otherwise a model that accepts the table would prove nothing."""

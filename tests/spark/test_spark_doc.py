@@ -27,7 +27,7 @@ def rows(text: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_examples_work(
+def test_spark_page_examples_work(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = server_process.up(tmp_path / "up")
@@ -53,7 +53,7 @@ def test_the_examples_work(
 
 
 @pytest.mark.parametrize("options", [READ, WRITE, STORE])
-def test_every_option_is_explained(options: dict[str, Option]) -> None:
+def test_spark_page_explains_every_option(options: dict[str, Option]) -> None:
     told = rows(ENGLISH)
     for name, option in options.items():
         also = ", ".join(f"`{alias}`" for alias in option.aliases)
@@ -61,7 +61,7 @@ def test_every_option_is_explained(options: dict[str, Option]) -> None:
         assert (f"`{name}`", sentence) in told, name
 
 
-def test_every_column_is_explained() -> None:
+def test_spark_page_explains_every_column() -> None:
     told = "\n".join(ENGLISH.splitlines())
     for name, kind in TOPIC.items():
         assert f"| `{name}` | {kind.simpleString()} |" in told
@@ -69,7 +69,7 @@ def test_every_column_is_explained() -> None:
         assert f"`{name}`" in told
 
 
-def test_every_error_condition_is_explained() -> None:
+def test_spark_page_explains_every_error_condition() -> None:
     sources = Path(tianzhou.spark.__file__).parent.rglob("*.py")
     text = "\n".join(path.read_text("utf-8") for path in sources)
     used = set(re.findall(r'SourceError\(\s*"([A-Z_]+)"', text))

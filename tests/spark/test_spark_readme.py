@@ -9,7 +9,7 @@ from docs.pages import NAMESERVER, Page
 from spark.filling import Filling
 
 
-def test_the_example_works(
+def test_readme_spark_example_works(
     spark: SparkSession,
     server: ServerProcess,
     filling: Filling,

@@ -181,7 +181,7 @@ def test_sources_work_through_spark_connect(count: str, tmp_path: Path) -> None:
         server.kill()
 
 
-def test_without_a_java_the_packaged_one_is_used(count: str, tmp_path: Path) -> None:
+def test_session_without_java_uses_the_packaged_one(count: str, tmp_path: Path) -> None:
     """Without JAVA_HOME, and with a PATH that has everything but Java."""
     tools = tmp_path / "bin"
     tools.mkdir()
