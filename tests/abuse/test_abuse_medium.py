@@ -113,7 +113,7 @@ def send_keyed(client: RawClient, *, queue_id: int, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_broker_with_truncated_index_files_answers_queries_from_the_rest(tmp_path: Path) -> None:
+def test_broker_with_truncated_index_files_serves_queries_from_the_rest(tmp_path: Path) -> None:
     """Small files, so that one is full and closed while another is being written."""
     small = ("--set", "index_slots=64", "--set", "index_entries=21")
     with running(tmp_path, *OPTIONS, *small) as live, live.to_broker() as client:

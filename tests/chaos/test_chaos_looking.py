@@ -38,7 +38,7 @@ def test_inspection_detects_an_incomplete_body() -> None:
         value_in(body_of("a-7") + b"x")
 
 
-def test_scan_finds_every_message_at_its_place(mq: RunningBroker) -> None:
+def test_scan_finds_every_message_at_its_offset(mq: RunningBroker) -> None:
     values = fill(mq)
     found = looking.scan(mq.broker, "broker-a", "chaos", 2)
     assert sorted(found.values()) == sorted(values)

@@ -14,7 +14,7 @@ def orders(run: Run) -> None:
     run("topic", "create", "orders", "-q", "1")
 
 
-def test_message_show_finds_a_message_by_id_key_time_and_offset(
+def test_message_find_and_show_find_a_message_by_id_key_and_time(
     run: Run, mq: RunningBroker
 ) -> None:
     run("produce", "orders", "-k", "T1", "-t", "fruit", stdin="two apples\n")

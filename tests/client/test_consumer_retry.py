@@ -120,7 +120,7 @@ async def test_retry_delay_is_chosen_by_the_listener(mq: RunningBroker) -> None:
 
 
 @asynchronous
-async def test_retry_of_one_message_of_a_batch(mq: RunningBroker) -> None:
+async def test_retry_of_one_message_of_a_batch_sends_back_only_it(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(8))
     options = ConsumerOptions(batch_size=8)

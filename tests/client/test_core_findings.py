@@ -68,11 +68,11 @@ def event(queue_id: int, since_ms: int, *, ended_ms: int = 0, kind: str = "froze
 # Brokers
 
 
-def test_quiet_broker_has_no_findings() -> None:
+def test_healthy_broker_has_no_findings() -> None:
     assert found(BROKER) == []
 
 
-def test_filling_disk_warns_while_there_is_time() -> None:
+def test_filling_disk_is_a_warning_before_it_is_full() -> None:
     filling = msgspec.structs.replace(DISK, put_size_per_minute=GIB / 100)
     (warning,) = found(changed(disk=filling))
     assert (warning.level, warning.name, warning.kinds) == (Level.WARNING, "a", ("disk_filling",))
@@ -84,12 +84,12 @@ def test_filling_disk_warns_while_there_is_time() -> None:
     assert found(changed(disk=short)) == []
 
 
-def test_disk_over_its_mark_warns() -> None:
+def test_disk_over_its_threshold_is_a_warning() -> None:
     (warning,) = found(changed(disk=msgspec.structs.replace(DISK, free=20 * GIB)))
     assert "80% full" in warning.said
 
 
-def test_clock_that_is_ahead_warns() -> None:
+def test_clock_that_is_ahead_is_a_warning() -> None:
     (warning,) = found(changed(now_ms=NOW + 90_000))
     assert "90 s ahead of" in warning.said
 
@@ -117,7 +117,7 @@ def test_alarms_of_a_slave_are_findings_that_name_it() -> None:
     assert problem.said == f"its replica 1 at {SLAVE}: its store is broken"
 
 
-def test_problems_come_before_warnings_and_silence_is_a_problem() -> None:
+def test_findings_list_problems_first_with_unreachable_brokers() -> None:
     warning = msgspec.structs.replace(ALARM, is_problem=False)
     both = found(changed(alarms=(warning,)), missing={"b": "it can't be reached"})
     assert [finding.level for finding in both] == [Level.PROBLEM, Level.WARNING]
@@ -136,7 +136,7 @@ def test_broker_without_a_master_is_a_problem_unless_its_members_elect_one() -> 
     assert findings(elects, NOW) == []
 
 
-def test_draining_is_a_problem_only_if_no_other_broker_takes_messages() -> None:
+def test_drained_broker_is_a_problem_only_if_no_other_accepts_messages() -> None:
     alarm = msgspec.structs.replace(ALARM, kind="draining", is_problem=False)
     drained = changed(permission=4, alarms=(alarm,))
     places = (BrokerPlace("c", "a", {0: MASTER}), BrokerPlace("c", "b", {0: SLAVE}))
@@ -146,7 +146,7 @@ def test_draining_is_a_problem_only_if_no_other_broker_takes_messages() -> None:
     assert finding.level is Level.PROBLEM
 
 
-def test_versions_that_differ_warn_once() -> None:
+def test_different_versions_are_one_warning() -> None:
     place = BrokerPlace("c", "a", {0: MASTER, 1: SLAVE})
     view = ClusterView((place,), {MASTER: BROKER, SLAVE: changed(version="2")})
     (warning,) = findings(view, NOW)
@@ -159,7 +159,7 @@ def test_versions_that_differ_warn_once() -> None:
 # Groups
 
 
-def test_queues_that_hang_alike_are_one_finding() -> None:
+def test_queues_stuck_for_the_same_reason_are_one_finding() -> None:
     look = changed(events=(event(0, 9), event(1, 5), event(2, 7), event(3, 1, ended_ms=8)))
     (problem,) = found(look)
     assert (problem.name, problem.said) == ("billing", "queue 1 stays; and 2 more queues")
@@ -184,13 +184,13 @@ def test_group_with_several_faults_is_one_finding() -> None:
         ({"is_consistent": False}, "subscriptions_differ"),
     ],
 )
-def test_every_group_that_a_page_marks_red_is_a_problem(values: dict[str, Any], kind: str) -> None:
+def test_group_marked_red_on_a_page_is_a_problem(values: dict[str, Any], kind: str) -> None:
     """Also when the view had no room for the event, or the watchdog has not watched long enough."""
     (problem,) = found(changed(troubled=(row(**values),)))
     assert (problem.level, problem.kinds) == (Level.PROBLEM, (kind,))
 
 
-def test_group_without_consumers_warns_unless_a_job_commits_for_it() -> None:
+def test_group_without_consumers_is_a_warning_unless_a_job_commits() -> None:
     alone = row(members=0)
     job = row(members=0, name="job", moved_ms=NOW - 5_000)
     left = row(members=0, name="left", moved_ms=NOW - 5_000, is_abandoned=True)
@@ -213,7 +213,7 @@ def test_internal_groups_have_no_findings() -> None:
     assert found(changed(troubled=rows, events=(about,))) == []
 
 
-def test_groups_left_out_of_a_view_are_counted_if_they_may_be_in_trouble() -> None:
+def test_groups_omitted_from_a_view_are_counted_if_possibly_troubled() -> None:
     unread, slow = row(members=0), row(name="slow")
     *_, more = found(changed(troubled=(unread,), troubled_count=5))
     assert (more.kinds, more.said.split()[0]) == (("more_groups",), "4")
@@ -268,7 +268,7 @@ def test_missing_broker_is_one_problem_with_time_topics_queues_and_groups() -> N
     assert "tianzhou broker forget gone" in problem.remedy
 
 
-def test_missing_broker_without_topics_names_none() -> None:
+def test_missing_broker_without_topics_lists_none() -> None:
     (problem,) = missed(lost(topics=(), groups=()))
     assert problem.said.endswith("was at 10.0.0.9:1; it had no topics of users")
 
@@ -278,7 +278,7 @@ def test_missing_members_of_one_broker_are_one_problem() -> None:
     assert "10.0.0.9:1" in problem.said
 
 
-def test_missing_replica_of_a_broker_that_lives_is_a_warning() -> None:
+def test_missing_replica_of_a_live_broker_is_a_warning() -> None:
     (warning,) = missed(lost(name="a", broker_id=2))
     assert (warning.level, warning.name) == (Level.WARNING, "a")
     assert warning.said == "its replica 2 at 10.0.0.9:1 has been missing for 2 min 5 s"
@@ -301,7 +301,7 @@ def test_alarm_that_a_broker_is_missing_is_not_repeated_by_every_broker() -> Non
         ("signature", "b", Level.PROBLEM),
     ],
 )
-def test_refused_brokers_are_findings(kind: str, name: str, level: Level) -> None:
+def test_rejected_brokers_are_findings(kind: str, name: str, level: Level) -> None:
     refused = RefusedBroker(address="h:1", kind=kind, name=name, peer="p:2", reason="why")
     told = NameServerView(now_ms=NOW, refused=(refused,), version="1")
     places = (BrokerPlace("c", "a", {0: MASTER}),)
@@ -312,7 +312,7 @@ def test_refused_brokers_are_findings(kind: str, name: str, level: Level) -> Non
     assert finding.said == f"NameServer ns1 refuses {what} at h:1, from p:2: why"
 
 
-def test_nameserver_that_does_not_answer_is_a_warning() -> None:
+def test_nameserver_that_does_not_respond_is_a_warning() -> None:
     places = (BrokerPlace("c", "a", {0: MASTER}),)
     (warning,) = findings(ClusterView(places, {MASTER: BROKER}, silent={"ns2": "refused"}), NOW)
     assert (warning.level, warning.about, warning.name) == (Level.WARNING, "NameServer", "ns2")

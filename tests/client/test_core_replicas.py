@@ -36,7 +36,7 @@ def seen(known: ReplicaSet) -> list[tuple[str, str, str, int, int]]:
     return [(row.name, row.state, row.mark, row.reached, row.lag) for row in known.rows]
 
 
-def test_replicas_of_a_single_broker_are_none() -> None:
+def test_replicas_of_a_single_broker_are_itself_alone() -> None:
     known = replica_set(with_slaves(), place(0))
     assert (known.is_alone, known.in_sync, known.end) == (True, 1, 1000)
     assert replica_set(BROKER).rows == ()

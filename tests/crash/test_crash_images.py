@@ -1,7 +1,7 @@
 """Crash images: every state that a power loss may leave, recovered and compared with the sends.
 
 Each seed is a workload; each of its calls to the disk is a point to crash at, with many images. See
-`tianzhou.testing.sim.disk_crashes`. A failure names the image; `test_crash_image_of_the_given_place_keeps_the_guarantees` runs it alone.
+`tianzhou.testing.sim.disk_crashes`. A failure names the image; `test_crash_image_given_by_the_environment_keeps_the_guarantees` runs it alone.
 """
 
 import os
@@ -52,7 +52,7 @@ def test_recovery_handles_stale_and_half_written_records_and_second_owners() -> 
 
 
 @pytest.mark.skipif(not PLACE, reason="TIANZHOU_CRASH names no image")
-def test_crash_image_of_the_given_place_keeps_the_guarantees() -> None:
+def test_crash_image_given_by_the_environment_keeps_the_guarantees() -> None:
     place = Place.parse(PLACE)
     explorer_of(place.seed).replay(place)
 

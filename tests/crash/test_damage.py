@@ -271,7 +271,7 @@ def test_flipped_bit_of_a_recent_record_is_detected_by_readers(stopped: Known, p
     store.close()
 
 
-def test_each_damaged_place_is_reported(stopped: Known, place: Path) -> None:
+def test_each_damaged_range_is_reported(stopped: Known, place: Path) -> None:
     victims = [stopped.placed[rank] for rank in (3, 4, 30, 55)]
     known = stopped.copy(place / "copy")
     for victim in victims:

@@ -69,7 +69,7 @@ def metric(site: Site, name: str) -> dict[str, float]:
     }
 
 
-def test_watchdog_findings_are_shown_on_every_page(
+def test_watchdog_findings_of_every_kind_are_logged_and_shown(
     site: Site, page: Page, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.mq.create_topic("orders", queues=2)

@@ -106,12 +106,12 @@ TURNS: Final = (
 LOG: Final = (
     _bug(
         "left out lines not counted",
-        "test_log_guard:test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it",
+        "test_log_guard:test_rate_limit_counts_suppressed_lines_within_and_after_a_burst",
         (_GUARD + "RateLimit.filter", "record.left_out = window.left_out", "pass"),
     ),
     _bug(
         "traces limited by peer and text",
-        "test_log_guard:test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer",
+        "test_log_guard:test_rate_limit_writes_few_tracebacks_of_one_error_for_any_text_and_peer",
         (_GUARD + "_kind_of", "record.exc_info[0] is not None", "False"),
     ),
 )

@@ -42,7 +42,7 @@ def test_unreachable_nameservers_are_skipped(server: ServerProcess) -> None:
     assert set(caught.value.failures) == set(dead)
 
 
-def test_unknown_topic_raises(server: ServerProcess, topic: str) -> None:
+def test_route_of_an_unknown_topic_raises(server: ServerProcess, topic: str) -> None:
     with Brokers(server.nameserver) as brokers, pytest.raises(TopicNotFound, match=topic):
         brokers.route(topic)
 

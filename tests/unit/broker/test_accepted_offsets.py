@@ -63,7 +63,7 @@ def test_accepted_offset_survives_a_restart_of_the_slave() -> None:
     assert again.get("readers", "orders", 0) == 120
 
 
-def test_accepted_offset_gives_way_to_a_reset_at_the_master() -> None:
+def test_accepted_offset_is_replaced_by_a_reset_at_the_master() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
     accepted.record_master(said(readers={0: 90}))
@@ -73,7 +73,7 @@ def test_accepted_offset_gives_way_to_a_reset_at_the_master() -> None:
     assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (5, [])
 
 
-def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own() -> None:
+def test_accepted_offset_is_kept_when_the_master_lost_its_own() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
     accepted.record_master(said(readers={0: 90}))
@@ -95,7 +95,7 @@ def test_record_master_returns_only_rows_that_the_master_deleted() -> None:
     assert accepted.ahead() == [("orders@local", 0, 3)], "known here alone, not deleted"
 
 
-def test_accepted_offset_goes_back_with_the_end_of_the_log() -> None:
+def test_accepted_offset_is_lowered_with_the_end_of_the_log() -> None:
     """Beyond the end other messages will stand: they must not be skipped."""
     store = small_store()
     offsets, accepted = slave_of(store)
@@ -106,7 +106,7 @@ def test_accepted_offset_goes_back_with_the_end_of_the_log() -> None:
     assert offsets.get("readers", "orders", 0) == 100
 
 
-def test_accepted_offsets_are_forgotten_by_a_master_for_good() -> None:
+def test_accepted_offsets_forget_deletes_them_durably() -> None:
     store = small_store()
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
@@ -139,7 +139,7 @@ def master_and_slave() -> tuple[ConsumerOffsets, ConsumerOffsets, AcceptedOffset
     return master, slave, accepted
 
 
-def test_accepted_offset_gives_way_to_a_reset_that_a_returning_master_executed() -> None:
+def test_accepted_offset_is_replaced_by_a_reset_of_a_returning_master() -> None:
     """Before the slave follows it again: nothing but the timestamp tells this from a loss."""
     for offset in (10, 40, 60):
         master, slave, accepted = master_and_slave()
@@ -150,7 +150,7 @@ def test_accepted_offset_gives_way_to_a_reset_that_a_returning_master_executed()
         assert (slave.get("readers", "orders", 0), accepted.ahead()) == (offset, [])
 
 
-def test_accepted_offset_gives_way_to_a_commit_at_the_master_that_goes_back() -> None:
+def test_accepted_offset_is_replaced_by_a_lower_commit_at_the_master() -> None:
     """Which is how RocketMQ's tools reset a single queue."""
     master, _, accepted = master_and_slave()
     master.put("readers", "orders", 0, 10)
@@ -159,7 +159,7 @@ def test_accepted_offset_gives_way_to_a_commit_at_the_master_that_goes_back() ->
     assert accepted.ahead() == []
 
 
-def test_accepted_offset_does_not_survive_the_deletion_of_its_group_or_topic() -> None:
+def test_accepted_offset_is_deleted_with_its_group_or_topic() -> None:
     for is_topic in (False, True):
         master, _, accepted = master_and_slave()
         if is_topic:
@@ -182,7 +182,7 @@ def test_accepted_offset_from_after_a_reset_is_handed_over() -> None:
     assert accepted.ahead() == [(KEY, 0, 15)]
 
 
-def test_reset_is_known_to_the_slave_and_to_the_master_after_restarts() -> None:
+def test_reset_is_kept_by_slave_and_master_after_restarts() -> None:
     store = small_store()
     master = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
     master.put("readers", "orders", 0, 40)
@@ -199,7 +199,7 @@ def test_reset_is_known_to_the_slave_and_to_the_master_after_restarts() -> None:
     assert accepted.ahead() == [(KEY, 0, 15)], "this reset was known when the consumer committed"
 
 
-def test_old_master_that_follows_keeps_commits_that_came_after_its_own_resets() -> None:
+def test_old_master_that_follows_keeps_commits_after_its_own_resets() -> None:
     master, _, _ = master_and_slave()
     master.reset("readers", "orders", 0, 10)
     accepted = AcceptedOffsets(accepted_table(small_store()))

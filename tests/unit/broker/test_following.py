@@ -26,7 +26,7 @@ def watch(settings: ReplicationConfig, store: MessageStore) -> MasterWatch:
     return MasterWatch(ReplicaCount(settings, saved), saved)
 
 
-def test_master_is_followed_without_a_greeting_only_if_its_address_is_listed() -> None:
+def test_master_is_followed_without_a_greeting_only_if_listed() -> None:
     store = small_store()
     assert "not listed" in watch(SLAVE, store).why_not_plain("10.0.0.7")
     assert "not listed" in watch(LISTED, store).why_not_plain("10.0.0.8")
@@ -44,7 +44,7 @@ def test_master_is_never_followed_without_a_greeting_by_a_log_with_epochs() -> N
     assert "epochs" in watch(LISTED, store).why_not_plain("10.0.0.7")
 
 
-def test_master_is_never_followed_without_a_greeting_if_it_registered_as_tianzhou() -> None:
+def test_master_registered_as_tianzhou_is_never_followed_without_greeting() -> None:
     master = watch(LISTED, small_store())
     master.set_greeting(greets=True)
     assert "registered" in master.why_not_plain("10.0.0.7")

@@ -220,7 +220,7 @@ def test_half_queue_root_beyond_the_message_is_ignored(named: str) -> None:
     assert ops(broker) == [b"0", b"1"]
 
 
-def test_half_queue_copy_that_can_not_be_read_ends_its_transaction(
+def test_half_queue_copy_that_cannot_be_read_ends_its_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_checks, "SPREAD_MAX", 20)

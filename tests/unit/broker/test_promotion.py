@@ -154,7 +154,7 @@ STEP_DOWN = TRANSITIONS[State.MASTER][Event.STEP_DOWN].effects
 
 
 @pytest.mark.parametrize("count", range(len(CLAIM_WON)))
-def test_promotion_that_crashes_leaves_a_broker_that_starts_in_its_saved_role(
+def test_promotion_that_crashes_restarts_in_the_saved_role(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = small_slave()
@@ -172,7 +172,7 @@ def test_promotion_that_crashes_leaves_a_broker_that_starts_in_its_saved_role(
 
 
 @pytest.mark.parametrize("count", range(len(STEP_DOWN)))
-def test_step_down_that_crashes_leaves_a_broker_that_starts_in_its_saved_role(
+def test_step_down_that_crashes_restarts_in_the_saved_role(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = SmallBroker(

@@ -142,7 +142,7 @@ def heartbeat(
         (("SQL92", "size > 6"), ("SQL92", None, 2), None),
     ],
 )
-def test_pull_newer_than_the_heartbeat_is_served_unless_messages_could_be_lost(
+def test_pull_newer_than_the_heartbeat_is_served_if_no_message_is_lost(
     broker: SmallBroker,
     known: tuple[str, str],
     asked: tuple[str | None, str | None, int],

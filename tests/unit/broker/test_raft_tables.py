@@ -474,7 +474,9 @@ def test_follower_keeps_the_log_that_waiting_messages_of_the_leader_need(
     assert follower.metadata.progress() == Progress(timers=1, halves=9, delays={1: 2})
 
 
-def test_new_leader_continues_where_the_last_leader_was(leader: Member, tmp_path: Path) -> None:
+def test_new_leader_continues_from_the_tables_of_the_last_leader(
+    leader: Member, tmp_path: Path
+) -> None:
     """As the log says, not as either of them saved it: what one saved as a leader may never have
     been committed, and what was delivered since a save would come again."""
     put_delayed(leader)

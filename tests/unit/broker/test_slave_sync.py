@@ -90,7 +90,7 @@ def test_deleted_topic_loses_messages_replicated_after_the_deletion() -> None:
     assert store.max_offset(queue_key("orders", 0)) == 1
 
 
-def test_deleted_topic_is_deleted_at_the_latest_by_a_promotion() -> None:
+def test_deleted_topic_is_deleted_by_a_promotion_at_the_latest() -> None:
     sync, store = slave()
     send(store, 2)
     sync._take_topics(without_topics(), store.log.end + 1)

@@ -114,7 +114,7 @@ class Script:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_send_scenario(path: Path) -> None:
+def test_send_scenario_has_the_expected_actions(path: Path) -> None:
     script = Script()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line and not line.startswith("#"):

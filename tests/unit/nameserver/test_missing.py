@@ -46,7 +46,7 @@ def test_missing_broker_keeps_its_topics_queues_and_groups() -> None:
     ]
 
 
-def test_missing_broker_is_back_with_its_address_or_its_id() -> None:
+def test_missing_broker_returns_with_its_address_or_its_id() -> None:
     missing = MissingBrokers()
     lost(missing)
     missing.registered("broker-b", 0, A, was_known=False, has_master=False)
@@ -71,7 +71,7 @@ def expected(missing: MissingBrokers, *addresses: str) -> None:
     missing.expect(told, NOW)
 
 
-def test_expected_broker_is_missing_since_the_restart_if_it_does_not_register_in_time() -> None:
+def test_expected_broker_that_does_not_register_is_missing_since_restart() -> None:
     missing = MissingBrokers()
     expected(missing, A, B)
     assert missing.overdue(NOW + RETURN_MS - 1) == rows(missing) == []
@@ -82,7 +82,7 @@ def test_expected_broker_is_missing_since_the_restart_if_it_does_not_register_in
 
 
 @pytest.mark.parametrize("what", ["back", "back elsewhere", "stopped", "forgotten"])
-def test_expected_broker_is_no_longer_expected_once_it_is(what: str) -> None:
+def test_expected_broker_is_dropped_once_it_returns_or_unregisters(what: str) -> None:
     missing = MissingBrokers()
     expected(missing, A)
     if what == "stopped":
@@ -95,7 +95,7 @@ def test_expected_broker_is_no_longer_expected_once_it_is(what: str) -> None:
     assert missing.overdue(NOW + RETURN_MS) == []
 
 
-def test_expected_slave_that_was_promoted_does_not_replace_the_expected_master() -> None:
+def test_expected_slave_promoted_does_not_replace_the_expected_master() -> None:
     missing = MissingBrokers()
     expected(missing, A, B)
     missing.registered("broker-a", 0, B, was_known=False, has_master=True)
@@ -115,7 +115,7 @@ def test_promoted_slave_does_not_replace_the_missing_master() -> None:
     assert rows(missing) == [("broker-a", 0, A)]
 
 
-def test_old_master_with_a_new_address_is_back_as_a_slave_of_the_new_one() -> None:
+def test_old_master_with_a_new_address_returns_as_a_slave() -> None:
     missing = MissingBrokers()
     lost(missing)
     missing.registered("broker-a", 0, B, was_known=True, has_master=True)

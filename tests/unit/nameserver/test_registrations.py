@@ -98,7 +98,7 @@ def test_registration_of_an_old_master_is_outdated_after_the_new_one_left(desk: 
     assert desk.register(body=registered_as(1), also=slave).ext == {"tzEpochSeen": "2"}
 
 
-def test_registration_response_to_a_slave_says_if_the_master_greets(desk: Desk) -> None:
+def test_registration_response_to_a_slave_has_the_greeting_flag(desk: Desk) -> None:
     slave = {"brokerId": "1", "brokerAddr": "10.0.0.2:10911"}
     desk.register(tzEpoch="1")
     assert desk.register(also=slave).ext["tzMasterGreets"] == "true"

@@ -56,7 +56,7 @@ def raising(error: Exception) -> None:
     raise error
 
 
-def test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it() -> None:
+def test_rate_limit_counts_suppressed_lines_within_and_after_a_burst() -> None:
     guard = RateLimit()
     burst = [record_of("flood") for _ in range(1_500)]
     assert written(guard, burst) == [0] * LINES_MAX + [79, 899]
@@ -64,7 +64,7 @@ def test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it() -> None:
     assert written(guard, [record_of("flood", WINDOW_S)]) == [0], "counted once"
 
 
-def test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer() -> None:
+def test_rate_limit_writes_few_tracebacks_of_one_error_for_any_text_and_peer() -> None:
     guard = RateLimit()
     burst = [failing(ValueError, f"10.0.0.{number}") for number in range(100)]
     assert written(guard, burst) == [0] * TRACES_MAX + [6, 89]

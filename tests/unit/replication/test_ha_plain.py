@@ -211,7 +211,7 @@ def play(
     asyncio.run(run())
 
 
-def test_slave_greets_a_silent_master_again_and_never_follows_it_plainly() -> None:
+def test_slave_greets_a_silent_master_again_and_never_follows_it() -> None:
     async def scene(store: MessageStore, master: Plain, slave: Slave) -> None:
         put(store, b"first")
         slave.side.start()

@@ -114,7 +114,7 @@ def test_marks_continue_after_the_log_was_truncated(tmp_path: Path) -> None:
     assert reopened(tmp_path) == reopened(tmp_path, has_marks=False)
 
 
-def test_marks_of_a_log_with_expired_files_lead_to_the_rest(tmp_path: Path) -> None:
+def test_marks_of_a_log_with_expired_files_open_it_like_a_full_scan(tmp_path: Path) -> None:
     log = Log(tmp_path, spacing=MARKED)
     log.storage.write([barrier(1), members(2, "n0", "n1")])
     log.lead()

@@ -178,7 +178,7 @@ def test_storage_restores_members_after_a_crash(leader: Log, tmp_path: Path) -> 
     assert again.storage.members.current == members_of(["n0", "n1"])
 
 
-def test_storage_of_a_log_with_expired_files_opens(leader: Log, tmp_path: Path) -> None:
+def test_storage_with_expired_files_restores_start_and_members(leader: Log, tmp_path: Path) -> None:
     leader.storage.write([members(2, "n0", "n1")])
     for _ in range(60):
         leader.send(b"z" * 300)

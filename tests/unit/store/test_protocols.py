@@ -48,5 +48,5 @@ def test_parameters_of_the_store_match_the_protocol(protocol: type[Any]) -> None
 
 
 @pytest.mark.parametrize("protocol", [QueueReader, LogAppender, ReplicaLog])
-def test_protocols_stay_narrow(protocol: type[Any]) -> None:
+def test_store_protocols_have_at_most_twelve_members(protocol: type[Any]) -> None:
     assert len(members(protocol)) <= 12

@@ -38,7 +38,7 @@ def test_stopwatch_subtracts_waits_for_a_core(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("waited", "shown"), [(-3.0, 2.5), (9.0, 0.0)])
-def test_stopwatch_when_threads_ended_or_waited_together_stays_within_the_wall_clock(
+def test_stopwatch_of_several_threads_stays_within_the_wall_clock(
     monkeypatch: pytest.MonkeyPatch, waited: float, shown: float
 ) -> None:
     machine = Machine(monkeypatch)
