@@ -26,7 +26,8 @@ def billing(run: Run, mq: RunningBroker) -> None:
 
 
 def test_group_create_of_an_existing_group_fails(run: Run, mq: RunningBroker) -> None:
-    """What was changed about it would be lost; only a broker that lacks it gets it."""
+    """Creating it again would discard its settings; only a broker that lacks the group creates
+    it."""
     assert run("group", "create", "billing", "--retries", "3").code == 0
     assert run("group", "update", "billing", "--no-consume").code == 0
     said = run("group", "create", "billing")

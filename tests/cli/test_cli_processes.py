@@ -91,8 +91,8 @@ def test_admin_command_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
 
 @pytest.mark.parametrize(("module", "most_ms"), [("cmd.commands", 150), ("client.sync.admin", 300)])
 def test_command_imports_are_fast(module: str, most_ms: int) -> None:
-    """Processor time, because others use the machine too; the best of three. A question takes
-    less than 150 ms on a machine that is not busy, and may take twice that where tests run."""
+    """Measure processor time, the best of three, because other programs use the machine too. An
+    admin command takes less than 150 ms on an idle machine; twice that is allowed here."""
     code = f"import time, tianzhou.{module}; print(time.process_time())"
     times = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
@@ -102,7 +102,7 @@ def test_command_imports_are_fast(module: str, most_ms: int) -> None:
 
 
 def test_command_start_time_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Others use the machine too: the figure is printed, and only a far larger one is a failure."""
+    """Other programs use the machine too: the time is printed, and only a far longer one fails."""
     times: list[float] = []
     for _ in range(3):
         begun_s = time.perf_counter()
@@ -125,7 +125,8 @@ def test_watch_continues_until_it_is_interrupted(run: Run, mq: RunningBroker) ->
 
 
 def test_watch_prints_without_a_terminal(run: Run, mq: RunningBroker) -> None:
-    """Each look below the last one: `tianzhou topic list -w | head` must show something."""
+    """Each update is printed below the last one: `tianzhou topic list -w | head` must show
+    something."""
     run("topic", "create", "orders", "-q", "1")
     arguments = [TIANZHOU, "topic", "list", "-n", mq.nameserver, "-w", "--every", "0.1"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
@@ -263,7 +264,7 @@ def test_dlq_replay_shows_a_progress_bar(run: Run, mq: RunningBroker) -> None:
 
 
 def test_produce_of_a_slow_load_shows_a_progress_bar(run: Run, mq: RunningBroker) -> None:
-    """It moves with every message that has arrived, however few are in flight."""
+    """The bar moves with every stored message, however few are in flight."""
     run("topic", "create", "orders", "-q", "1")
     _, drawn = on_a_screen(
         [TIANZHOU, "produce", "orders", "-n", mq.nameserver, "--count", "12", "--rate", "8"]
@@ -343,7 +344,7 @@ def test_nameserver_on_a_port_in_use_reports_it(mq: RunningBroker) -> None:
 
 
 def test_scheduled_list_shows_whole_ids_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
-    """They are there to be copied."""
+    """Users copy ids from the terminal."""
     run("produce", "orders", "--delay", "2h", stdin="later\n")
     (waiting,) = mq.wait_until(lambda: run("scheduled", "list", "--json").json, what="a timer")
     out, _ = on_a_screen([TIANZHOU, "scheduled", "list", "-n", mq.nameserver])

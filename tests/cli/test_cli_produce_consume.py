@@ -166,7 +166,7 @@ def test_consume_with_a_group_resumes_at_its_offset(run: Run, mq: RunningBroker)
 
 @pytest.mark.parametrize("form", ["line", "body", "json"])
 def test_s48_consume_escapes_untrusted_text(run: Run, form: str) -> None:
-    """What a message has in it is shown, and does nothing."""
+    """Control sequences in a message are printed as escapes."""
     stranger = json.dumps(
         {
             "body": HOSTILE,

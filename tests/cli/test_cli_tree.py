@@ -215,7 +215,8 @@ def parsed(line: str, *, nameserver: str | None) -> list[Any]:
 
 
 def test_json_of_broker_commands_can_be_parsed(run: Run, mq: RunningBroker) -> None:
-    """Everything that one broker can be asked for, in an order in which there is something."""
+    """Run every command that one broker can serve, in an order in which each has something to
+    show."""
     names = played(mq, run)
     for line in ONE_BROKER.strip().split("\n"):
         assert parsed(line.format(**names), nameserver=mq.nameserver), line

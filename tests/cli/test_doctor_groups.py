@@ -158,8 +158,8 @@ async def sending(mq: RunningBroker) -> AsyncGenerator[None]:
 def test_doctor_of_a_slow_consumer_warns_in_one_line_and_advises_no_skip(
     run: Run, mq: RunningBroker
 ) -> None:
-    """An offset that moved a minute ago moves again; only the watchdog, or an offset that has not
-    moved for long, tells that a message blocks its queue."""
+    """An offset that moved a minute ago will move again; only the watchdog, or an offset that has
+    not moved for long, shows that a message blocks its queue."""
 
     async def stick(_message: ReceivedMessage) -> None:
         await asyncio.Event().wait()

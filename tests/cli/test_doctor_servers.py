@@ -70,7 +70,7 @@ def test_doctor_reports_a_server_of_another_protocol() -> None:
 def test_doctor_reports_addresses_behind_a_firewall_in_parallel(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says what it saw, and does not wait for one silent address after the other."""
+    """The doctor reports what it observed and probes silent addresses in parallel."""
     monkeypatch.setattr(reach, "WITHIN_S", 1.0)
     with ExitStack() as stack:
         walls = [stack.enter_context(firewall()) for _ in range(WALLS)]
@@ -302,7 +302,7 @@ def test_clock_and_version_findings_report_differences() -> None:
 
 
 def test_doctor_reports_everything_that_the_dashboard_shows(run: Run, mq: RunningBroker) -> None:
-    """And, in the same words, `broker status`; dead letters are lag nowhere."""
+    """`broker status` reports the same in the same words; dead letters are not lag anywhere."""
     mq.create_topic("orders", queues=2)
     send(mq, "orders", b"1", b"2")
     commit(mq, "billing", "orders", offset=1)

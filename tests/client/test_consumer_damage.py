@@ -65,7 +65,7 @@ def read(brokers: Brokers, gone: list[OffsetGone], *, pull_count: int) -> list[b
 
 @pytest.mark.parametrize("pull_count", [1, 2, 32])
 def test_read_range_reports_damaged_offsets(rotting: RunningBroker, pull_count: int) -> None:
-    """Also where an answer has nothing else to tell of."""
+    """Damage is reported even if the response contains nothing else."""
     damage(rotting, 1, 4, 5)
     gone: list[OffsetGone] = []
     with Brokers(rotting.nameserver) as brokers:

@@ -21,7 +21,7 @@ PROMPT_S = 30.0
 @pytest.mark.parametrize("orderly", [False, True])
 @asynchronous
 async def test_coroutine_listener_can_stop_its_consumer(mq: RunningBroker, orderly: bool) -> None:
-    """It does not wait for itself, and its message counts as done."""
+    """The listener does not wait for itself, and its message counts as consumed."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))
     options = ConsumerOptions(orderly=orderly, start_from=StartPosition.FIRST)
@@ -52,7 +52,7 @@ def test_function_listener_can_stop_its_consumer(mq: RunningBroker, orderly: boo
 async def test_messages_of_a_loop_can_be_acknowledged_by_threads(
     mq: RunningBroker, orderly: bool
 ) -> None:
-    """Whoever waits for that in the event loop hears of it at once."""
+    """A coroutine that waits for the acknowledgement in the event loop is woken at once."""
     asyncio.get_running_loop().set_debug(True)  # which refuses what is not safe for threads
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))

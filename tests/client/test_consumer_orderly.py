@@ -178,8 +178,8 @@ async def test_orderly_loop_gets_the_next_message_after_the_acknowledgement(
 
 @asynchronous
 async def test_orderly_queue_has_one_consumer_at_a_time(mq: RunningBroker) -> None:
-    """A queue goes to its next owner only when the message in hand is done, however long that
-    takes, and the order holds across owners."""
+    """A queue moves to its next owner only after the in-flight message is finished, however long
+    that takes, and the order is kept across owners."""
     mq.create_topic("orders", queues=4)
     notes, first_has, go_on = Notes(), asyncio.Event(), asyncio.Event()
 

@@ -204,7 +204,7 @@ async def test_lite_pull_poll_raises_the_error_that_ended_the_consumer(mq: Runni
 
 @asynchronous
 async def test_lite_pull_start_that_fails_leaves_nothing_behind(mq: RunningBroker) -> None:
-    """Also in a client that goes on, because somebody else has it too."""
+    """The shared client keeps running because a producer uses it too."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))
     async with Producer("others", nameserver=mq.nameserver):
@@ -220,7 +220,8 @@ async def test_lite_pull_start_that_fails_leaves_nothing_behind(mq: RunningBroke
 
 @asynchronous
 async def test_lite_pull_reassigned_queue_starts_at_the_committed_offset(mq: RunningBroker) -> None:
-    """And not where this member left it: others have gone on meanwhile."""
+    """The queue does not restart where this member left it: other members have advanced
+    meanwhile."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(2))
     async with assigned(mq, commit_interval_s=0.05) as one:

@@ -247,7 +247,7 @@ async def test_push_threads_run_up_to_the_concurrency(mq: RunningBroker) -> None
 
 @asynchronous
 async def test_push_stop_waits_for_in_flight_messages_only(mq: RunningBroker) -> None:
-    """No message is delivered twice, and none is lost: the next consumer begins where it ended."""
+    """No message is delivered twice or lost: the next consumer starts where this one stopped."""
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(100))
     begun, finished = Counter[bytes](), Counter[bytes]()
@@ -274,7 +274,7 @@ async def test_push_stop_waits_for_in_flight_messages_only(mq: RunningBroker) ->
 
 @asynchronous
 async def test_push_tags_are_compared_by_name(mq: RunningBroker) -> None:
-    """`Aa` and `BB` have one hash code; the broker can't tell them apart."""
+    """`Aa` and `BB` have the same hash code, so the broker cannot distinguish them."""
     mq.create_topic("orders", queues=1)
     for tag in ("Aa", "BB", "c", None, "d"):
         await send(mq, "orders", [str(tag).encode()], tags=tag)

@@ -54,7 +54,7 @@ async def test_rebalance_shares_the_queues_between_members(
 async def test_rebalance_waits_for_in_flight_messages_and_hands_over_the_offset(
     mq: RunningBroker,
 ) -> None:
-    """Messages in hand are waited for: the next owner begins behind them."""
+    """The member waits for in-flight messages, and the next owner starts after them."""
     mq.create_topic("orders", queues=2)
     await send(mq, "orders", numbers(40))
     finished = Counter[bytes]()

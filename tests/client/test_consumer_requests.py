@@ -50,7 +50,7 @@ async def test_reset_request_moves_a_running_consumer(mq: RunningBroker, orderly
 
 @asynchronous
 async def test_reset_request_does_not_wait_for_in_flight_messages(mq: RunningBroker) -> None:
-    """What was in work before a reset no longer moves the offset."""
+    """Messages that were in flight before a reset no longer move the offset."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(6))
     stuck, seen = asyncio.Event(), list[bytes]()

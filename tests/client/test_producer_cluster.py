@@ -184,7 +184,7 @@ class Silent(asyncio.Protocol):
 
 
 def test_shared_client_replaces_a_silent_connection(run: Run) -> None:
-    """As when a machine loses its power: the connection is there, and nobody is."""
+    """The peer lost its power: the connection is still open, but no response will arrive."""
 
     async def body() -> None:
         made: list[Silent] = []

@@ -68,7 +68,7 @@ def test_producer_to_cpp_messages_keep_tags_keys_and_properties(
 
 
 def test_producer_to_cpp_compressed_bodies_arrive(server: ServerProcess, clients: Clients) -> None:
-    """It reads zlib, whatever the type bits say; other kinds are for other consumers."""
+    """The C++ client decompresses zlib only and ignores the type bits."""
     large = [b"%d " % n * 2_000 for n in range(10)] + [b"x" * 1_000_000]
 
     async def body() -> None:

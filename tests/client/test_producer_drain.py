@@ -24,7 +24,7 @@ def another(mq: RunningBroker) -> RunningBroker:
 def test_keyed_send_leaves_a_drained_broker_within_its_deadline(
     mq: RunningBroker, run: Run, batching: Batching | None
 ) -> None:
-    """The route is stale for a while: the broker refuses before the producer hears of it."""
+    """The route is stale for a while: the broker rejects sends before the producer learns why."""
 
     async def body() -> None:
         async with another(mq) as other:

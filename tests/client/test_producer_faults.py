@@ -62,8 +62,8 @@ def test_send_to_a_single_broker_is_retried_after_a_pause(mq: RunningBroker, run
 
 
 def test_send_pause_ends_when_the_route_changes(mq: RunningBroker, run: Run) -> None:
-    """A group that changes its master has the next one in a moment, and name servers know it then:
-    asking once, when the first try fails, is too early."""
+    """A group that changes its master has the next one soon, and only then do NameServers know it:
+    asking once, after the first failed attempt, is too early."""
 
     async def body() -> None:
         async with another(mq) as other:
@@ -257,7 +257,7 @@ def test_send_reconnects_after_a_lost_connection(
 def test_send_with_a_lost_response_reports_it_even_if_the_topic_is_gone(
     mq: RunningBroker, run: Run
 ) -> None:
-    """The message may be stored: an error that says only that nobody knows the topic would lie."""
+    """The message may be stored: an error that reports only an unknown topic would be wrong."""
 
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:

@@ -149,7 +149,7 @@ def test_transaction_check_that_fails_is_repeated(
 def test_transaction_commit_that_is_lost_is_an_error_without_a_check(
     mq: RunningBroker, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a check it is an error; with one the broker will ask."""
+    """With a check, the broker asks the producer later, so a lost commit is not an error."""
 
     async def body() -> None:
         with mq.faults.refuse([RequestCode.END_TRANSACTION]) as refused:

@@ -1,7 +1,8 @@
 """Crash images: every state that a power loss may leave, recovered and compared with the sends.
 
 Each seed is a workload; each of its calls to the disk is a point to crash at, with many images. See
-`tianzhou.testing.sim.disk_crashes`. A failure names the image; `test_crash_image_given_by_the_environment_keeps_the_guarantees` runs it alone.
+`tianzhou.testing.sim.disk_crashes`. A failure names the image;
+`test_crash_image_given_by_the_environment_keeps_the_guarantees` runs it alone.
 """
 
 import os

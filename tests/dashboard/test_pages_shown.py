@@ -293,7 +293,7 @@ def test_page_of_a_missing_item_reports_it(site: Site) -> None:
 
 
 def test_group_page_chart_follows_a_growing_lag(page: Page, site: Site) -> None:
-    """The last of all: others count what is there."""
+    """This test must be the last of its file: others count the stored messages."""
     page.goto("/groups/order-archive")
     send(site.mq, "orders", *(b"x" for _ in range(30)))
     line = page.locator("[data-spark=lag] polyline")

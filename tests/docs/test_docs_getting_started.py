@@ -12,7 +12,8 @@ PAGE = Page("docs/getting-started.md")
 
 @pytest.mark.slow
 def test_getting_started_page_works_from_top_to_bottom(tmp_path: Path) -> None:
-    """Its SQL is run where there is a Spark: tests/pipelines/test_getting_started_sql.py."""
+    """The SQL of the page is tested where Spark is installed:
+    tests/pipelines/test_getting_started_sql.py."""
     up, shell, start, test, _, doctor = PAGE.blocks("sh")
     service, its_test = PAGE.blocks("python")
     with Terminal(tmp_path) as terminal:

@@ -88,7 +88,7 @@ def test_disk_upgrade_and_tuning_page_commands_work(tmp_path: Path) -> None:
 
 
 def test_metrics_page_commands_work(tmp_path: Path) -> None:
-    """Its numbers are compared in tests/e2e/test_metrics_page.py."""
+    """The numbers of the page are compared in tests/e2e/test_metrics_page.py."""
     metrics = Page("docs/metrics.md")
     (scrape,), (board,) = metrics.blocks("yaml"), metrics.blocks("sh")
     assert yaml.safe_load(scrape)["scrape_configs"][0]["job_name"] == "tianzhou"

@@ -18,7 +18,7 @@ PYTHON, SPARK = README.blocks("python")
 
 @pytest.mark.parametrize("line", joined(COMMANDS))
 def test_readme_make_targets_exist(line: str) -> None:
-    """What `make demo` shows is held against the README in tests/pipelines/test_demo.py."""
+    """The output of `make demo` is compared with the README in tests/pipelines/test_demo.py."""
     make, target = line.split()
     assert make == "make"
     assert re.search(rf"^{target}:.*  ## \S", MAKEFILE, re.MULTILINE), f"no help for {target}"

@@ -52,7 +52,7 @@ def test_replication_page_pair_and_promotion_commands_work(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_replication_page_commands_change_the_confirming_replicas(tmp_path: Path) -> None:
-    """Of a master that waits for its slaves; that of the page above does not, and says so."""
+    """The master waits for its slaves here; the one of the page does not, and the page says so."""
     start, copies, _ = PAGE.blocks("sh")
     settings, _ = PAGE.blocks("properties")
     with Terminal(tmp_path) as terminal:

@@ -61,7 +61,7 @@ def test_every_page_with_code_has_a_test() -> None:
 
 @pytest.mark.parametrize("name", RUN_BY)
 def test_test_of_a_page_refers_to_it(name: str) -> None:
-    """By its path, or by what it is called in the folder of documents."""
+    """The test contains the path of the page, or its name in the docs folder."""
     words = {name, name.removeprefix("docs/"), Page(name).path.stem}
     for test in RUN_BY[name]:
         text = (ROOT / "tests" / test).read_text(encoding="utf-8")

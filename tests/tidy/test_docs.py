@@ -62,7 +62,7 @@ def test_docs_lines_fit_the_width(page: Page) -> None:
 
 
 def test_every_document_is_reachable_from_the_readme() -> None:
-    """From the README, in as many steps as it takes."""
+    """Follow links from the README, in any number of steps."""
     todo, seen = [ROOT / "README.md"], set[Path]()
     while todo:
         path = todo.pop()

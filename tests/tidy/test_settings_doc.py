@@ -44,7 +44,7 @@ def test_every_setting_has_a_description_and_numbers_have_bounds(kind: type[Any]
 
 
 def test_setting_names_are_unique() -> None:
-    """All of them stand in one file."""
+    """One configuration file contains the settings of all classes."""
     declared = [found for kind in KINDS for found in declarations(kind).items()]
     names = [name for name, _ in declared] + [found.alias for _, found in declared if found.alias]
     assert len(names) == len(set(names))

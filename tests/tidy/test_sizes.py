@@ -78,7 +78,7 @@ def test_file_names_contain_no_generic_words() -> None:
 
 
 def test_comments_contain_no_todo_markers() -> None:
-    """What is left to do stands in the tracker, where somebody looks."""
+    """Unfinished work belongs in the issue tracker."""
     put_off = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
     for path in python_files(*CODE):
         for line, text in comments_of(path):

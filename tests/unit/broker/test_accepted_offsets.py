@@ -96,7 +96,7 @@ def test_record_master_returns_only_rows_that_the_master_deleted() -> None:
 
 
 def test_accepted_offset_is_lowered_with_the_end_of_the_log() -> None:
-    """Beyond the end other messages will stand: they must not be skipped."""
+    """Other messages will be stored beyond the end, and the group must not skip them."""
     store = small_store()
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
@@ -140,7 +140,7 @@ def master_and_slave() -> tuple[ConsumerOffsets, ConsumerOffsets, AcceptedOffset
 
 
 def test_accepted_offset_is_replaced_by_a_reset_of_a_returning_master() -> None:
-    """Before the slave follows it again: nothing but the timestamp tells this from a loss."""
+    """The slave does not follow yet: only the timestamp distinguishes this from a loss."""
     for offset in (10, 40, 60):
         master, slave, accepted = master_and_slave()
         master.reset("readers", "orders", 0, offset)

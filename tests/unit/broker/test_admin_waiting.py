@@ -219,7 +219,8 @@ def test_resumed_transaction_whose_op_record_is_lost_gets_it_at_start() -> None:
 
 
 def test_resumed_transaction_op_record_decides_no_other_one_at_start() -> None:
-    """The mark is the last record; what it names is not the half message at place 0 of the log."""
+    """The op record is the last record; it refers to a half other than the one at offset 0 of the
+    log."""
     broker = SmallBroker(config=BrokerConfig(transaction_checks_max=1))
     send_half(broker, b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
     producer(broker)

@@ -129,7 +129,7 @@ def test_admission_retry_of_a_transactional_message_is_not_a_half() -> None:
 def test_admission_rejects_a_transaction_flag_other_than_prepared(
     sys_flag: int, named: dict[str, str]
 ) -> None:
-    """No queue would ever hold it: its sender would be told that a lost message is stored."""
+    """No queue would ever contain it, yet its sender would get a success response."""
     answer = SmallBroker().send("orders", named=named, sys_flag=sys_flag)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert f"sysFlag {sys_flag:#x}" in (answer.remark or "")

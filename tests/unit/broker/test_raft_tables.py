@@ -477,8 +477,8 @@ def test_follower_keeps_the_log_that_waiting_messages_of_the_leader_need(
 def test_new_leader_continues_from_the_tables_of_the_last_leader(
     leader: Member, tmp_path: Path
 ) -> None:
-    """As the log says, not as either of them saved it: what one saved as a leader may never have
-    been committed, and what was delivered since a save would come again."""
+    """The log decides, not what either leader saved: a saved value may never have been committed,
+    and messages delivered since a save would be delivered again."""
     put_delayed(leader)
     leader.deliver(seconds=2)
     orders = queue_key("orders", 0)

@@ -52,7 +52,7 @@ def test_commit_makes_the_message_visible() -> None:
 
 
 def test_commit_writes_message_and_op_record_in_one_append() -> None:
-    """A crash between two appends would leave a visible message that is asked about again."""
+    """A crash between two appends would leave a visible message whose half is checked again."""
     broker = SmallBroker()
     half = send_half(broker)
     start = broker.store.log.end
@@ -207,8 +207,8 @@ def test_end_transaction_with_an_unknown_decision_is_rejected(decision: str) -> 
 
 @pytest.mark.parametrize("dead", [False, True])
 def test_restart_after_a_retry_decides_no_other_transaction(dead: bool) -> None:
-    """A retry of a committed message keeps its flag but names no half: the place that stands there,
-    0, is that of the first half in the log."""
+    """A retry of a committed message keeps its flag but has no half: its prepared offset is 0,
+    which is the offset of the first half in the log."""
     broker = SmallBroker()
     first = send_half(broker, b"undecided")
     assert first.physical_offset == 0

@@ -56,7 +56,7 @@ def test_average_and_circle_divide_eight_queues_by_two() -> None:
 
 
 def test_average_of_three_queues_gives_the_first_consumer_two() -> None:
-    """Seed 004: one gets two, the other what is left."""
+    """Seed 004: one consumer gets two queues, the other gets the rest."""
     three = [queue("b", n) for n in range(3)]
     assert shares(assignment.average, three, "c1", "c2") == [["b_q0", "b_q1"], ["b_q2"]]
 
@@ -96,7 +96,7 @@ def test_assign_to_an_unlisted_client_gives_no_queues() -> None:
 
 
 def test_consistent_hash_equals_java() -> None:
-    """What RocketMQ 5.3.3 answers; tests/interop/test_interop_assignment.py asks for much more."""
+    """The result of RocketMQ 5.3.3; tests/interop/test_interop_assignment.py compares many more."""
     assert shares(assignment.consistent_hash(), TWO_BROKERS, "10.0.0.1@1", "10.0.0.2@2") == [
         ["b1_q0", "b1_q2", "b2_q1", "b2_q3"],
         ["b1_q1", "b1_q3", "b2_q0", "b2_q2"],

@@ -111,6 +111,6 @@ def test_message_import_loads_no_compression_library() -> None:
 
 
 def test_compress_with_lz4_uses_independent_blocks() -> None:
-    """Java's reader refuses frames without this bit: BLOCK_INDEPENDENCE of the descriptor."""
+    """Java's reader rejects frames without this bit: BLOCK_INDEPENDENCE of the descriptor."""
     stored = compress(b"x" * 300_000, LZ4)
     assert stored[4] & 0x20

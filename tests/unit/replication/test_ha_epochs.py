@@ -85,7 +85,8 @@ def test_restarted_without_writes_keeps_one_mark() -> None:
 def test_parting_is_the_end_of_bytes_with_the_same_author(
     common: list[int], mine: list[int], theirs: list[int], rest: int
 ) -> None:
-    """Follow any two histories with a common past: who wrote a byte is the same up to there."""
+    """For any two histories with a common past, both have the same author of every byte up to the
+    parting."""
 
     def history(sizes: list[int], branch: str, shared: int) -> Marks:
         found, at = [Mark(epoch=1, run=0, start=0, token="root")], 0

@@ -95,7 +95,7 @@ def play(scene: Callable[[Master], Awaitable[None]], limits: PortLimits = HA_POR
 
 
 def test_master_counts_a_reconnected_slave_once() -> None:
-    """Its first connection is dead, which a master learns only by its silence."""
+    """Its first connection is dead, which a master detects only by a timeout."""
 
     async def scene(master: Master) -> None:
         await master.slave(1, "a:1")
@@ -111,7 +111,8 @@ def test_master_counts_a_reconnected_slave_once() -> None:
 
 
 def test_master_hides_messages_that_slaves_have_not_confirmed() -> None:
-    """Unless there are too few of them: senders are told so, and readers need not starve."""
+    """If there are too few slaves, messages become visible: senders get the status, and consumers
+    must not wait."""
 
     async def scene(master: Master) -> None:
         store = master.store
@@ -198,7 +199,7 @@ IMPATIENT = replace(HA_PORT, prove_s=0.3)
 
 
 def test_s32_slow_connections_do_not_keep_slaves_out() -> None:
-    """They hold no place for slaves, and leave after an absolute time."""
+    """They do not take slots of slaves, and are closed after an absolute time."""
 
     async def scene(master: Master) -> None:
         hello = encode_words(Hello(cluster="DefaultCluster", name="broker-a", id=9, end=0))

@@ -109,7 +109,7 @@ def test_state_slot_with_a_flipped_bit_is_ignored(bit: int) -> None:
 
 
 def test_state_survives_each_restart_of_a_member() -> None:
-    """The state saved last counts, although there are two slots and each start begins with one."""
+    """The state saved last is restored, although there are two slots and each start writes one."""
     disk = SimDisk()
     group = raft_state.GroupState("g", "n0", ((LogIndex(0), members_of(["n0"])),))
     files = RaftFiles(disk, "root")

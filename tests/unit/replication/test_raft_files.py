@@ -37,7 +37,7 @@ def test_leader_with_room_for_part_of_a_chunk_leaves_logs_equal(tmp_path: Path) 
 
 
 def test_member_that_needs_an_expired_file_restarts_from_the_leader(tmp_path: Path) -> None:
-    """A member that was offline restarts where the leader's log begins from then on."""
+    """A member that was offline restarts where the leader's log then starts."""
 
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
@@ -85,7 +85,8 @@ def test_leader_without_room_for_its_queues_transfers_leadership(tmp_path: Path)
 
 
 def test_leader_without_room_for_its_first_entry_transfers_leadership(tmp_path: Path) -> None:
-    """It has everything, so it is elected; but what a leader begins with has no room."""
+    """Its log is complete, so it is elected; but there is no room for the first entry of a
+    leader."""
 
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()

@@ -79,7 +79,7 @@ def test_leader_with_a_full_disk_transfers_leadership(tmp_path: Path) -> None:
 
 
 def test_leader_serves_committed_entries_once_its_own_disk_has_them(tmp_path: Path) -> None:
-    """The others are a majority without it, and may be faster."""
+    """The other members are a majority without it, and may be faster."""
 
     async def scene(trio: Trio) -> None:
         await trio.send(b"before")
@@ -154,7 +154,7 @@ def test_unknown_member_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secret", ["", "wrong", "right"])
 def test_member_without_the_secret_is_ignored(tmp_path: Path, secret: str) -> None:
-    """Nor spoken to, when it listens in the place of a member."""
+    """Members do not connect to it either, even if it listens at the address of a member."""
 
     async def scene(trio: Trio) -> None:
         await trio.send(b"with a secret")

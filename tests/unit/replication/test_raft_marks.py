@@ -64,8 +64,8 @@ def test_start_reads_only_entries_after_the_last_mark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_marks_of_another_history_are_ignored(seed: int, tmp_path: Path) -> None:
-    """Leaders come and go and cut what was not committed; the file of marks is then a mixture of
-    what it was at different times, as after a loss of power, or damaged."""
+    """Leaders change and truncate uncommitted entries; the file of marks then mixes states of
+    different times, as after a power loss, or is damaged."""
     dice, pasts = Random(seed), list[bytes]()
     log, term, committed = Log(tmp_path, spacing=MARKED), 1, 1
     log.storage.write([barrier(1)])

@@ -57,7 +57,7 @@ async def ended(writer: asyncio.StreamWriter) -> None:
 def test_peer_that_accepts_and_stays_silent_is_redialled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a machine that lost its power, or a way between that forgot the connection."""
+    """The peer is a machine that lost power, or the network dropped the connection."""
     monkeypatch.setattr(raft_peers, "GREET_S", 0.1)
 
     async def scene(peers: Peers, _port: int) -> None:

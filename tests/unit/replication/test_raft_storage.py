@@ -288,8 +288,8 @@ def opened(root: Path, leader: Log) -> Opened:
 def test_member_that_lost_acknowledged_entries_is_in_doubt(
     leader: Log, tmp_path: Path, committed: int
 ) -> None:
-    """After an orderly stop nothing is scanned; the headers of entries are read all the same. Nor
-    need it know that what it lost was committed: others may have counted it."""
+    """After a clean stop nothing is scanned, but the headers of entries are read. The member need
+    not know that the lost entries were committed: others may have counted them."""
     for number in range(5):
         leader.send(b"m%d" % number)
     leader.commit(leader.storage.last)

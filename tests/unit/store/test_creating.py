@@ -64,7 +64,7 @@ def test_key_index_without_memory_for_slots_creates_no_file(tmp_path: Path) -> N
 
 
 def test_key_index_retries_with_the_same_name_when_removing_fails_too() -> None:
-    """The disk fails from the second call on, so that what was created can't be removed."""
+    """The disk fails from the second call on, so the created file cannot be removed."""
     clock, disk = ManualClock(), SimDisk()
     index = KeyIndex(disk, "index", clock, slots=8, entries=11)
     for _ in range(5):

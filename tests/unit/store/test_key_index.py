@@ -106,7 +106,7 @@ def test_key_index_message_with_two_equal_keys_is_found_once(tmp_path: Path) -> 
 
 
 def test_key_index_batch_interrupted_by_a_full_disk_is_not_found_twice() -> None:
-    """It is put again, as a whole, when there is room. Two messages have two keys each."""
+    """The batch is put again completely when there is room. Two messages have two keys each."""
     clock, disk = ManualClock(), SimDisk()
     index = KeyIndex(disk, "index", clock, slots=8, entries=11)
     hashes = [key_hash("t#k")] * 24

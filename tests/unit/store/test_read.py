@@ -227,7 +227,7 @@ def test_read_of_a_queue_with_a_wrong_unit_skips_it(
 def test_read_of_a_unit_without_a_record_skips_and_reports_it(
     tmp_path: Path, tags: set[int] | None, place: tuple[int, int]
 ) -> None:
-    """The queue is damaged and the log is not; a consumer misses a message all the same."""
+    """The queue is damaged and the log is not, but a consumer still misses a message."""
     store = open_store(tmp_path)
     put(store, *[b"%04d" % n * 20 for n in range(60)], tag="a")
     queue = store.queues.obtain(KEY)

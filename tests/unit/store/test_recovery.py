@@ -171,7 +171,7 @@ def test_recovery_quarantines_unacknowledged_records_after_a_hole(world: World) 
 
 
 def test_recovery_never_overwrites_the_quarantine(world: World) -> None:
-    """The log ends at the same place again, and goes wrong there again."""
+    """The log ends at the same offset again, and fails there again."""
     hole = world.store.log.end
     copies: list[bytes] = []
     for _ in range(3):
@@ -287,7 +287,8 @@ def test_recovery_rebuilds_everything_on_request(world: World) -> None:
 
 
 def test_recovery_repeats_an_interrupted_rebuild() -> None:
-    """What it leaves must not pass for what the checkpoint describes, at whatever call it dies."""
+    """Whichever call the rebuild dies at, its partial result must not be taken for the state of the
+    checkpoint."""
     call, has_failed, interrupted = 0, True, 0
     while has_failed:
         call += 1
@@ -334,7 +335,7 @@ def test_recovery_drops_index_entries_beyond_the_checkpoint(world: World) -> Non
 
 
 def test_recovery_accepts_a_checkpoint_at_the_start_of_the_next_file(world: World) -> None:
-    """The checkpoint may stand behind the blank end of a file."""
+    """The checkpoint may be after the blank end of a file."""
     world.put(25)
     world.store.checkpoint()
     first = next(start for start in world.starts if start >= FILE_BYTES)
@@ -356,7 +357,7 @@ def test_recovery_of_a_java_checkpoint_derives_the_flushed_end_from_its_time(
     world: World, age: int, is_served: bool
 ) -> None:
     """Message n is of second n + 1; number 5 is damaged. If 6 is older than the time of the
-    checkpoint and a record of that time is there, 5 was flushed: damage. If not, who knows."""
+    checkpoint and a record of that time exists, 5 was flushed: damage. Otherwise it is unknown."""
     world.put(4)
     world.disk.kill()
     begin_ms = world.clock.now_ms() - 9000

@@ -159,7 +159,7 @@ def test_store_failed_sync_fences_without_a_second_attempt(tmp_path: Path, threa
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_store_dead_flush_thread_fences_the_store(tmp_path: Path) -> None:
-    """Without it nothing is ever synced again, and everything would go on being acknowledged."""
+    """Without the thread nothing is synced again, yet every send would be acknowledged."""
 
     def mistake() -> None:
         raise ZeroDivisionError
