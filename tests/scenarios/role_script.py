@@ -17,6 +17,8 @@ and what the process does. The model stops with an error at an effect that is un
     crash NAME after N           the process dies after the first N effects of an event
     crash NAME anywhere          for every N: crash there, restart, and check the role; afterwards
                                  the broker is as before
+    fail NAME anywhere UNDO      for every N: the effect after the first N raises, the state stays,
+                                 and the event UNDO follows; afterwards the broker is as before
     restart                      start again with what is saved
     show                         what is saved, and what the process does
 """
@@ -194,6 +196,8 @@ def run(model: BrokerModel, command: str) -> str:
             return "down"
         case ["crash", name, "anywhere"]:
             return crash_anywhere(model, Event[name])
+        case ["fail", name, "anywhere", undo]:
+            return fail_anywhere(model, Event[name], Event[undo])
         case ["restart"]:
             return model.start()
         case ["show"]:
@@ -211,6 +215,17 @@ def crash_anywhere(model: BrokerModel, event: Event) -> str:
         copy.start()
         after = effects[count - 1].name if count else "nothing"
         lines.append(f"after {after}: {copy.show()}")
+    return "\n".join(lines)
+
+
+def fail_anywhere(model: BrokerModel, event: Event, undo: Event) -> str:
+    lines: list[str] = []
+    effects = decide(model.state, event).effects
+    for count in range(len(effects)):
+        copy = deepcopy(model)
+        copy.execute_all(effects[:count])
+        copy.handle(undo)
+        lines.append(f"{effects[count].name} fails: {copy.show()}")
     return "\n".join(lines)
 
 

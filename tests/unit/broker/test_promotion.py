@@ -1,5 +1,6 @@
 """Promotion and replacement of a broker in a master-slave group."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -110,19 +111,77 @@ def test_slave_does_not_follow_itself() -> None:
     assert slave.known_master.ha_address == "10.0.0.7:10912"
 
 
-def test_failed_promotion_leaves_a_slave_that_can_be_promoted_again(
+CLAIM_WON = TRANSITIONS[State.PROMOTING][Event.CLAIM_WON].effects
+STEP_DOWN = TRANSITIONS[State.MASTER][Event.STEP_DOWN].effects
+
+
+@pytest.mark.parametrize("effect", CLAIM_WON, ids=lambda effect: effect.name)
+def test_failed_promotion_leaves_a_slave_that_follows_and_can_be_promoted_again(
+    effect: Effect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        broker = small_slave()
+        slave = roles_of(broker)
+        slave.join()
+        slave.claim(above=1)
+        with monkeypatch.context() as patch:
+            patch.setitem(vars(slave.machine)["_execute"], effect, full_disk)
+            with pytest.raises(DiskFull):
+                slave.promote()
+        assert (slave.machine.state, broker.role_state.role) == (State.SLAVE, Role.SLAVE)
+        assert (slave.claimed, broker.store.is_writing) == (None, False)
+        assert slave.following is not None
+        assert (saved(broker).role, saved(broker).broker_id) == ("SLAVE", 1)
+        assert broker.nameservers.wakes == 1, "NameServers that saw the claim list a master"
+        slave.claim()
+        is_used = CLAIM_WON.index(effect) > CLAIM_WON.index(Effect.SAVE_AS_MASTER)
+        assert slave.promote() == (3 if is_used else 1), "the history of the log has its epoch"
+        slave.stop_following()
+
+    asyncio.run(body())
+
+
+def test_failed_promotion_is_undone_once_the_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        broker = small_slave()
+        slave = roles_of(broker)
+        slave.join()
+        slave.claim(above=1)
+        with monkeypatch.context() as patch:
+            patch.setitem(vars(slave.machine)["_execute"], Effect.BEGIN_WRITING, full_disk)
+            patch.setitem(vars(slave.machine)["_execute"], Effect.SAVE_AS_SLAVE, full_disk)
+            with pytest.raises(DiskFull):
+                slave.promote()
+        assert (slave.machine.state, slave.claimed) == (State.PROMOTING, None)
+        with pytest.raises(RequestRejected, match="already being promoted"):
+            slave.claim()
+        slave.retry()
+        assert slave.machine.state is State.SLAVE
+        assert slave.following is not None
+        slave.stop_following()
+
+    asyncio.run(body())
+
+
+def test_failed_promotion_keeps_the_offsets_that_consumers_committed_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = small_slave()
-    slave = roles_of(broker)
-    slave.claim(above=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(broker.store, "begin_writing", full_disk)
-        with pytest.raises(DiskFull):
-            slave.promote()
-    assert (slave.machine.state, broker.role_state.role) == (State.SLAVE, Role.SLAVE)
-    slave.claim()
-    assert slave.promote() == 3, "the first epoch was used: it is in the history of the log"
+    async def body() -> None:
+        broker = small_slave()
+        slave, offsets = roles_of(broker), broker.parts.offsets
+        slave.join()
+        monkeypatch.setattr(broker.store, "max_offset", lambda _queue: 10)
+        offsets.put("stock", "orders", 0, 7)
+        slave.claim(above=1)
+        with monkeypatch.context() as patch:
+            patch.setitem(vars(slave.machine)["_execute"], Effect.FLUSH_LOG, full_disk)
+            with pytest.raises(DiskFull):
+                slave.promote()
+        assert offsets.accepted is not None
+        assert offsets.accepted.ahead() == [("orders@stock", 0, 7)]
+        slave.stop_following()
+
+    asyncio.run(body())
 
 
 def full_disk() -> None:
@@ -147,10 +206,6 @@ def crash_after(machine: RoleMachine, count: int, monkeypatch: pytest.MonkeyPatc
 
     acts = {effect: guarded(act) for effect, act in machine._execute.items()}
     monkeypatch.setattr(machine, "_execute", acts)
-
-
-CLAIM_WON = TRANSITIONS[State.PROMOTING][Event.CLAIM_WON].effects
-STEP_DOWN = TRANSITIONS[State.MASTER][Event.STEP_DOWN].effects
 
 
 @pytest.mark.parametrize("count", range(len(CLAIM_WON)))

@@ -1,5 +1,9 @@
 """Requests that inspect master and slaves, and change which broker is the master."""
 
+import logging
+from typing import Final
+
+from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.replica.mode import Mode
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
@@ -9,6 +13,8 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import PromoteBrokerRequest, StepDownBrokerRequest
 from tianzhou.wire.admin_bodies import HaConnection, HaStatus
 from tianzhou.wire.replication_bodies import ReplicationView, SlaveView
+
+log: Final = logging.getLogger("tianzhou.replication")
 
 
 class AdminReplication:
@@ -54,8 +60,8 @@ class AdminReplication:
         def begin() -> None:
             try:
                 promotion.claim(above=asked.above_epoch)
-            except RequestRejected as rejected:
-                respond(Reply(rejected.code, remark=rejected.remark))
+            except TianzhouError as error:
+                respond(_failed(error))
             else:
                 # Before this broker accepts messages: no other slave may get the same epoch. And
                 # if this master dies at once, the old one must learn from a NameServer that it was
@@ -65,8 +71,8 @@ class AdminReplication:
         def end() -> None:
             try:
                 respond(Reply(ext={"epoch": str(promotion.promote())}))
-            except RequestRejected as rejected:
-                respond(Reply(rejected.code, remark=rejected.remark))
+            except TianzhouError as error:  # such as a full disk
+                respond(_failed(error))
 
         promotion.after_final_sync(begin)
 
@@ -89,6 +95,14 @@ class AdminReplication:
             ha_connection_info=tuple(map(_connection, view.slaves)),
         )
         return Reply(body=fastjson.encode(status))
+
+
+def _failed(error: TianzhouError) -> Reply:
+    """The response to a promotion that failed: nobody else catches the errors of a callback."""
+    if isinstance(error, RequestRejected):
+        return Reply(error.code, remark=error.remark)
+    log.error("promotion.failed", extra={"reason": str(error)})
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"this broker is still a slave: {error}")
 
 
 def _connection(slave: SlaveView) -> HaConnection:

@@ -28,6 +28,7 @@ from tianzhou.broker.role import Role
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.ha_master import HaMaster
+from tianzhou.store.errors import StoreError
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.names import MASTER_ID
 
@@ -37,8 +38,8 @@ log: Final = logging.getLogger("tianzhou.replication")
 class RoleChanges:
     """Owner: the broker loop. A `Promotion`.
 
-    Invariant: `claimed` is set while the machine is in PROMOTING; `following` while it is in SLAVE
-    or PROMOTING, after JOIN
+    Invariant: `claimed` is set while the machine is in PROMOTING, unless the promotion failed and
+    is not undone yet; `following` is set while it is in SLAVE or PROMOTING, after JOIN
     """
 
     def __init__(self, own: Membership, host: Host, policy: AckPolicy, master: HaMaster) -> None:
@@ -72,9 +73,12 @@ class RoleChanges:
             self.machine.handle(Event.JOIN)
 
     def retry(self) -> None:
-        """Complete a step-down that failed, for example because the disk was full."""
+        """Complete a step-down, or undo a promotion, that failed, for example because the disk was
+        full."""
         if self.machine.allows(Event.WRITES_ENDED):
             self.machine.handle(Event.WRITES_ENDED)
+        elif self.machine.allows(Event.PROMOTION_FAILED) and self.claimed is None:
+            self.machine.handle(Event.PROMOTION_FAILED)
 
     # Promotion
 
@@ -118,13 +122,21 @@ class RoleChanges:
         try:
             self.machine.handle(Event.CLAIM_WON)
         finally:
-            # After an effect that failed the operator may promote this slave again.
-            if self.machine.allows(Event.CLAIM_LOST):
-                self.machine.handle(Event.CLAIM_LOST)
+            if self.machine.allows(Event.PROMOTION_FAILED):
+                self._undo_promotion()
         self.machine.handle(Event.PROMOTED)
         end = int(self._own.saved.value.marks[-1].start)
         log.warning("broker.promoted", extra={"epoch": claim.epoch, "end": end})
         return claim.epoch
+
+    def _undo_promotion(self) -> None:
+        """Follow again, so that the operator can promote this slave or another one later."""
+        # NameServers that saw the claim list this broker as the master.
+        self._host.nameservers.wake()
+        try:
+            self.machine.handle(Event.PROMOTION_FAILED)
+        except StoreError as error:  # `retry` repeats it
+            log.warning("promotion.not_undone", extra={"reason": str(error)})
 
     def step_down(self, broker_id: int, *, reason: str) -> PhysicalOffset:
         """Stop being the master, and follow the new one; returns the end of the log. Connected
@@ -212,6 +224,7 @@ class RoleChanges:
             Effect.DELETE_PENDING_TOPICS: self._delete_pending_topics,
             Effect.STOP_FOLLOWING: self.stop_following,
             Effect.ADOPT_OFFSETS: self._host.offsets.end_following,
+            Effect.RETURN_OFFSETS: lambda: self._host.offsets.keep_uncommitted({}),
             Effect.FLUSH_LOG: store.flush,
             Effect.BEGIN_ACKS: self._begin_acks,
             Effect.END_ACKS: self._policy.end,
@@ -280,6 +293,7 @@ class RoleChanges:
         AcceptedOffsets(accepted_table(self._own.store)).forget()
 
     def _follow_master(self) -> None:
+        self.stop_following()  # an attempt that failed halfway
         drop_slaves = self._master.drop_all
         self.following = Following(
             self._own, self._host, self.known_master, drop_slaves=drop_slaves

@@ -37,6 +37,7 @@ class Event(enum.Enum):
     CLAIM = "claims an epoch"
     CLAIM_LOST = "another broker has the epoch"
     CLAIM_WON = "no other broker has the epoch"
+    PROMOTION_FAILED = "an effect of the promotion fails"
     PROMOTED = "the promotion is complete"
     STEP_DOWN = "an operator appoints another master"
     REPLACED = "a NameServer reports a later master"
@@ -74,6 +75,9 @@ class Effect(enum.Enum):
     STOP_FOLLOWING = enum.auto()
     ADOPT_OFFSETS = enum.auto()
     """Offsets that consumers committed at the slave now belong to the master."""
+    RETURN_OFFSETS = enum.auto()
+    """Offsets that were adopted belong to a slave again, which sends its master those that are
+    ahead of the master's."""
     FLUSH_LOG = enum.auto()
     BEGIN_ACKS = enum.auto()
     """Count slaves; responses wait for as many replicas as the settings require."""
@@ -150,6 +154,18 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, Transition]]] = {
     },
     State.PROMOTING: {
         Event.CLAIM_LOST: Transition(State.SLAVE, (Effect.DROP_CLAIM,)),
+        # Undoes whatever CLAIM_WON has done; it may itself fail, and is then reported again.
+        Event.PROMOTION_FAILED: Transition(
+            State.SLAVE,
+            (
+                Effect.DROP_CLAIM,
+                Effect.STOP_WRITING,
+                Effect.END_ACKS,
+                Effect.SAVE_AS_SLAVE,
+                Effect.FOLLOW_MASTER,
+                Effect.RETURN_OFFSETS,
+            ),
+        ),
         Event.CLAIM_WON: Transition(
             State.MASTER,
             (
