@@ -168,3 +168,31 @@ def test_acknowledged_messages_survive_promotions_and_returns(
         look = look_at(first.address)
         assert look is not None
         assert look.epoch == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_master_that_was_replaced_acknowledges_nothing_with_a_slave_that_still_follows_it(
+    tmp_path: Path,
+) -> None:
+    """Of two slaves one is promoted while the master hangs. When the master resumes, it has enough
+    slaves, and no NameServer responds for a while."""
+    with safe_group(tmp_path) as group:
+        first, second, third, sent = group.master, group.add(1), group.add(2), Sent(group)
+        for node in (first, second, third):
+            node.start()
+        group.create_topic(queues=2)
+        until(lambda: in_sync(first.address) == 2, "both slaves are in sync")
+        with Load(sent) as load:
+            load.wait_acknowledged(50)
+            first.server.pause()
+            promote_directly(second)
+            group.names.pause()
+            first.server.resume()
+            time.sleep(3)  # more than the master waits for NameServers
+            group.names.resume()
+            until(lambda: in_sync(second.address) == 2, "both follow the new master", wait_s=60)
+            load.wait_acknowledged(50)
+        until_equal(second, first)
+        until_equal(second, third)
+        sent.check()

@@ -1,6 +1,7 @@
 """The master's side on sockets: slaves connect, receive the log and report their progress."""
 
 import asyncio
+import enum
 import logging
 import secrets
 import socket
@@ -50,6 +51,17 @@ def bind_for_slaves(host: str, chosen: int, usual: int) -> socket.socket | None:
         return None
 
 
+class Standing(enum.Enum):
+    """Whether this broker knows that it is still the master, so that reports of slaves count."""
+
+    SURE = enum.auto()
+    ASKING = enum.auto()
+    """It may have been replaced: one slave left, and others may still follow it. Reports count once
+    a NameServer has responded that there is no later master."""
+    ALONE = enum.auto()
+    """No NameServer responds: slaves count as missing until one does."""
+
+
 class HaMaster:
     """Sends the log to slaves and implements `Replicas`, for which responses wait. Owner: the event
     loop.
@@ -85,6 +97,7 @@ class HaMaster:
         self.hurries = False
         """Whether responses wait for slaves."""
         self.refused_count = 0
+        self.standing = Standing.SURE
         self._pumped = PhysicalOffset(0)
         self._later: asyncio.TimerHandle | None = None
         self._replicated = PhysicalOffset(0)
@@ -106,8 +119,14 @@ class HaMaster:
         """Start as the master. Everything in its log was confirmed before, or is declared confirmed
         by the promotion."""
         self._replicated = self._store.log.end
+        self.standing = Standing.SURE
         self._ends.clear()
         self._left.clear()
+
+    def stand(self, standing: Standing) -> None:
+        """Count the reports of slaves from now on, or no longer."""
+        self.standing = standing
+        self.acked()
 
     def drop_all(self) -> None:
         for connection in tuple(self.connections):
@@ -127,6 +146,8 @@ class HaMaster:
         return self._replicated
 
     def missing(self) -> Outcome | None:
+        if self.standing is Standing.ALONE:
+            return Outcome.SLAVE_NOT_AVAILABLE
         near = sum(self._is_near(one) for one in self.connections)
         return None if near >= self.needed else Outcome.SLAVE_NOT_AVAILABLE
 
@@ -228,6 +249,8 @@ class HaMaster:
 
     def acked(self) -> None:
         """Update `replicated` after a report."""
+        if self.standing is not Standing.SURE:
+            return
         acks = sorted(
             (
                 one.session.acked

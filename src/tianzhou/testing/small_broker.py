@@ -127,6 +127,9 @@ class RecordedRegistrations:
     def register_then(self, then: Callable[[], None]) -> None:
         then()
 
+    def hear(self, then: Callable[[bool], None]) -> None:
+        then(True)
+
 
 class SmallBroker:
     """A broker whose server loop is driven by the test."""

@@ -14,7 +14,7 @@ from tianzhou.net.acceptor import bind
 from tianzhou.net.limits import HA_PORT, PortLimits
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
-from tianzhou.replication.ha_master import HaMaster
+from tianzhou.replication.ha_master import HaMaster, Standing
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.kit.patience import Patience
 
@@ -191,6 +191,28 @@ def test_master_logs_a_slave_that_leaves_but_no_unproven_peer() -> None:
         assert left == []
         master.slaves[-1].close()
         await until(lambda: left == [0])
+
+    play(scene)
+
+
+def test_reports_confirm_nothing_while_the_master_may_have_been_replaced() -> None:
+    """One slave was promoted and left; the other one still follows the old master."""
+
+    async def scene(master: Master) -> None:
+        side, store = master.side, master.store
+        side.needed = 1
+        await master.slave(1, "a:1")
+        confirmed = side.replicated
+        side.stand(Standing.ASKING)
+        put(store, b"third")
+        side.pump()
+        master.slaves[0].sendall(REPORT.pack(store.log.end))
+        await until(lambda: master.acked()[0][1] == store.log.end)
+        assert (side.replicated, side.missing()) == (confirmed, None)
+        side.stand(Standing.ALONE)
+        assert (side.replicated, side.missing()) == (confirmed, Outcome.SLAVE_NOT_AVAILABLE)
+        side.stand(Standing.SURE)
+        assert (side.replicated, side.missing()) == (store.log.end, None)
 
     play(scene)
 

@@ -33,7 +33,7 @@ from tianzhou.broker.role import Role, RoleState
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.durability import durability_of
-from tianzhou.replication.ha_master import HaMaster, bind_for_slaves
+from tianzhou.replication.ha_master import HaMaster, Standing, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.store.commit_log import Appended
@@ -45,6 +45,8 @@ from tianzhou.wire.replication_bodies import ReplicationView
 
 log: Final = logging.getLogger("tianzhou.replication")
 
+HUNG_S: Final = 1.0
+"""A master that was not scheduled for this long may have been replaced meanwhile."""
 FRAME_BYTES: Final = 1024 * 1024
 """Log in one frame to a Tianzhou slave: as much as is worth a chunk."""
 BACK_RATIO: Final = 0.1
@@ -105,6 +107,9 @@ class MasterSlave:
         back_bytes = int(memory * max(0.0, ratio - BACK_RATIO))
         self._limits = _ReadLimits(int(memory * ratio), back_bytes)
         self._since = Since(clock)
+        self._asked = 0
+        """How often NameServers were asked whether there is a later master."""
+        self._ticked_s = clock.monotonic_s()
         self._broker: _Attached | None = None
 
     # What the rest of the broker asks
@@ -246,10 +251,16 @@ class MasterSlave:
     # Events
 
     def tick(self) -> bool:
+        now_s = self.own.clock.monotonic_s()
+        if now_s - self._ticked_s > HUNG_S:
+            self._on_slave_left()  # it may have left long before this master hung
+        self._ticked_s = now_s
         return False
 
     def second(self) -> None:
         self.master.tick()
+        if self.master.standing is Standing.ALONE:
+            self._on_slave_left()
         self._attached.roles.retry()
         if self.following is not None:
             self.following.tick()
@@ -281,8 +292,20 @@ class MasterSlave:
 
     def _on_slave_left(self) -> None:
         """Ask the NameServers: the slave may have been promoted while this master hung. The next
-        registration may be 30 s away, and until then there would be two masters."""
-        self._attached.host.nameservers.wake()
+        registration may be 30 s away, and until then there would be two masters. Another slave may
+        still follow this one, so until a NameServer responds its reports confirm nothing."""
+        if not self.role_state.is_master:
+            return
+        self._asked += 1
+        number = self._asked
+
+        def on_heard(is_heard: bool) -> None:
+            if number == self._asked:
+                self.master.stand(Standing.SURE if is_heard else Standing.ALONE)
+
+        if self.master.standing is Standing.SURE:
+            self.master.stand(Standing.ASKING)
+        self._attached.host.nameservers.hear(on_heard)
 
     def _facts(self) -> MasterFacts | None:
         """What slaves learn of this broker; None while it is not the master."""

@@ -46,6 +46,10 @@ class NameServers(Protocol):
         """Register, and call `then` when all NameServers have responded or timed out."""
         ...
 
+    def hear(self, then: Callable[[bool], None]) -> None:
+        """The same, and tell `then` whether any NameServer has responded."""
+        ...
+
 
 class TableOwners(Protocol):
     """The parts of a broker that own the tables which replicas share."""

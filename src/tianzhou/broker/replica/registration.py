@@ -19,6 +19,7 @@ from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
 from tianzhou.net.server_connection import ServerConnection
+from tianzhou.store.errors import StoreError
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.errors import BodyError
@@ -199,6 +200,10 @@ class Registration:
             except MemoryError:
                 # The next round retries. If this task ended, the NameServers would drop the broker.
                 await asyncio.sleep(RETRY_S)
+            except StoreError as error:
+                log.warning("report.not_saved", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()  # a replaced master must not wait for the next regular round
 
     async def _pause(self) -> None:
         """Wait until the interval has passed, a topic changed, or a NameServer lost this broker."""
@@ -222,16 +227,36 @@ class Registration:
         self._hearing = asyncio.get_running_loop().create_task(self._register_and(then))
 
     async def _register_and(self, then: Callable[[], None]) -> None:
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(HEAR_S):
                 await self.register()
+        except TimeoutError:
+            pass
+        except StoreError as error:
+            log.warning("report.not_saved", extra={"reason": str(error)})
         then()
 
+    def hear(self, then: Callable[[bool], None]) -> None:
+        """The same, and tell `then` whether any NameServer has responded, or none is configured."""
+        self._hearing = asyncio.get_running_loop().create_task(self._hear(then))
+
+    async def _hear(self, then: Callable[[bool], None]) -> None:
+        asked = [asyncio.ensure_future(self._register(server)) for server in self._servers]
+        done, late = await asyncio.wait(asked, timeout=HEAR_S) if asked else ((), ())
+        for one in late:
+            one.cancel()
+        for error in filter(None, (one.exception() for one in done)):
+            # For example, the later master that a NameServer reported could not be saved.
+            log.warning("report.not_saved", extra={"reason": str(error)})
+        then(not asked or any(one.exception() is None and one.result() for one in done))
+
     async def register(self) -> None:
-        """Register with every NameServer; returns when all have responded or failed."""
+        """Register with every NameServer; returns when all have responded or failed. Raises
+        StoreError if what a NameServer reported could not be saved."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
 
-    async def _register(self, server: str) -> None:
+    async def _register(self, server: str) -> bool:
+        """Returns whether the NameServer accepted the registration."""
         topics = allowed(self._topics.table(), self._permission.bits)
         announced = self._mode.announcement()
         epoch = announced.epoch
@@ -256,7 +281,7 @@ class Registration:
             self._taken.pop(server, None)
             self._note_missing(server, answer.ext)
             self._mode.on_nameserver_report(_report(answer.ext))
-            return
+            return True
         self._missing.pop(server, None)
         if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
             self._taken[server] = answer.ext[NAME_TAKEN]
@@ -267,6 +292,7 @@ class Registration:
         if self._failed.get(server) != reason:
             log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
         self._failed[server] = reason
+        return False
 
     def _note_missing(self, server: str, ext: Mapping[str, str]) -> None:
         try:
