@@ -94,11 +94,20 @@ def _taken(state: State, request: Request, wanted: Registration) -> RequestRejec
     reason = f"broker {name} with id {broker_id} is registered at {holder} and alive"
     if state.refuse(request, kind="name_taken", reason=reason):
         state.note("broker.refused", _facts(name, wanted.address, request) | {"reason": reason})
+    ext = {NAME_TAKEN: holder}
+    if broker_id != MASTER_ID and EPOCH in request.header.ext:
+        ext[FREE_ID] = _free_id(state, name)
     return RequestRejected(
         ResponseCode.NO_PERMISSION,
         f"{reason}; set another brokerName for this broker, or stop the other one",
-        {NAME_TAKEN: holder},
+        ext,
     )
+
+
+def _free_id(state: State, broker_name: str) -> str:
+    """An id that a broker of this group can use as a slave."""
+    taken = state.routes.addresses_of(broker_name)
+    return str(next(number for number in count(1) if number not in taken))
 
 
 def _registration(
@@ -156,11 +165,9 @@ def _who_came_later(state: State, request: Request, broker_name: str) -> dict[st
         state.routes.epochs.of(broker_name),
         master.data_version.state_version if master is not None else 0,
     )
-    taken = state.routes.addresses_of(broker_name)
-    free_id = next(number for number in count(1) if number not in taken)
     return _where_master_is(state, request, broker_name) | {
         EPOCH: str(epoch),
-        FREE_ID: str(free_id),
+        FREE_ID: _free_id(state, broker_name),
     }
 
 

@@ -170,7 +170,7 @@ def test_failed_promotion_keeps_the_offsets_that_consumers_committed_here(
         broker = small_slave()
         slave, offsets = roles_of(broker), broker.parts.offsets
         slave.join()
-        monkeypatch.setattr(broker.store, "max_offset", lambda _queue: 10)
+        monkeypatch.setattr(broker.store, "max_offset", end_of_any_queue)
         offsets.put("stock", "orders", 0, 7)
         slave.claim(above=1)
         with monkeypatch.context() as patch:
@@ -182,6 +182,10 @@ def test_failed_promotion_keeps_the_offsets_that_consumers_committed_here(
         slave.stop_following()
 
     asyncio.run(body())
+
+
+def end_of_any_queue(_: object) -> int:
+    return 10
 
 
 def full_disk() -> None:

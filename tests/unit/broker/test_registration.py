@@ -8,7 +8,7 @@ import pytest
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica import registration as module
 from tianzhou.broker.replica.master_slave import HUNG_S, MasterSlave
-from tianzhou.broker.replica.registration import NO_ANSWER, Registration
+from tianzhou.broker.replica.registration import CLAIMS, NO_ANSWER, NameTaken, Registration
 from tianzhou.broker.role import Role
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_master import Standing
@@ -16,10 +16,11 @@ from tianzhou.store.errors import DiskFull
 from tianzhou.testing.kit.patience import Patience
 from tianzhou.testing.small_broker import ADDRESS, SmallBroker
 from tianzhou.wire.header import Header
-from tianzhou.wire.registration import EPOCH, FREE_ID
+from tianzhou.wire.registration import EPOCH, FREE_ID, NAME_TAKEN
 
 FINE = Header(code=0, opaque=1)
 REPLACED = Header(code=0, opaque=1, ext={EPOCH: "2", FREE_ID: "3"})
+SLAVE = ReplicationConfig(role=BrokerRole.SLAVE)
 SYNC = ReplicationConfig(role=BrokerRole.SYNC_MASTER)
 WITHIN_S = 10.0
 
@@ -139,5 +140,32 @@ def test_master_relies_on_its_slaves_once_a_nameserver_knows_no_later_master(
         mode.master.on_left()
         await until(lambda: broker.role_state.role is Role.SLAVE)
         mode.abort()
+
+    play(body)
+
+
+def test_slave_whose_id_was_given_away_takes_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was down while a master stepped down, which got its id."""
+
+    async def body() -> None:
+        taken = Header(code=16, opaque=1, ext={NAME_TAKEN: "10.0.0.7:10911", FREE_ID: "4"})
+        monkeypatch.setattr(module, "RETRY_S", 0.01)
+        for was_member in (False, True):
+            broker = SmallBroker(
+                config=BrokerConfig(broker_id=1),
+                mode=lambda config, store, clock: MasterSlave(config, SLAVE, store, clock),
+            )
+            mode = broker.mode
+            assert isinstance(mode, MasterSlave)
+            responses = Responses(*[taken] * (CLAIMS + 1), FINE if was_member else taken)
+            made = registered(broker, responses, monkeypatch)
+            if was_member:
+                mode.own.saved.update(role=Role.SLAVE.value, broker_id=1)
+                await made.claim_name()
+                assert mode.own.saved.value.broker_id == 4
+            else:
+                with pytest.raises(NameTaken):
+                    await made.claim_name()
+            assert broker.role_state.broker_id == (4 if was_member else 1)
 
     play(body)

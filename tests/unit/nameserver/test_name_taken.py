@@ -11,7 +11,7 @@ from tianzhou.nameserver.routes import Verdict
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.nameserver_bodies import RefusedBroker, decode_nameserver_view
-from tianzhou.wire.registration import NAME_TAKEN
+from tianzhou.wire.registration import EPOCH, FREE_ID, NAME_TAKEN
 
 
 @pytest.fixture
@@ -118,6 +118,17 @@ def test_name_rejection_lists_the_live_broker_and_is_logged_once() -> None:
     desk.ask(RequestCode.UNREGISTER_BROKER, identity())
     desk.register(peer=peer, brokerAddr=B)
     assert decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body).refused == ()
+
+
+def test_name_rejection_of_a_slave_names_a_free_id() -> None:
+    desk, peer = Desk(), FakePeer(remote="10.0.0.2:4000")
+    desk.register(brokerId="1", **{EPOCH: "1"})
+    with pytest.raises(RequestRejected) as caught:
+        desk.register(peer=peer, brokerAddr=B, brokerId="1", **{EPOCH: "1"})
+    assert caught.value.ext == {NAME_TAKEN: A, FREE_ID: "2"}
+    with pytest.raises(RequestRejected) as caught:
+        desk.register(peer=peer, brokerAddr=B, brokerId="1")
+    assert caught.value.ext == {NAME_TAKEN: A}, "a RocketMQ broker has the id of its settings"
 
 
 def test_name_rejection_is_forgotten_after_two_minutes() -> None:

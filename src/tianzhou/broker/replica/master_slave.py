@@ -153,6 +153,9 @@ class MasterSlave:
     def on_nameserver_report(self, report: NameServerReport) -> None:
         self._attached.roles.on_report(report)
 
+    def use_id(self, broker_id: int) -> bool:
+        return self._attached.roles.use_id(broker_id)
+
     def view(self, alone: ReplicationView) -> ReplicationView:
         marks, is_master = self.own.saved.value.marks, self.role_state.is_master
         slave = self.following.slave if self.following is not None else None

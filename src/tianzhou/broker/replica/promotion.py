@@ -171,6 +171,18 @@ class RoleChanges:
         if report.master_address and not role_state.is_master:
             self._on_master_address(report)
 
+    def use_id(self, broker_id: int) -> bool:
+        """Take another id, if this slave has belonged to its group before: the one that it had may
+        have been given to a master that stepped down. A new slave has the id of its settings."""
+        role_state, saved = self._own.role_state, self._own.saved
+        if role_state.is_master or not saved.value.role or self.claimed is not None:
+            return False
+        log.warning("slave.id_changed", extra={"id": broker_id, "before": role_state.broker_id})
+        self._slave_id = broker_id
+        saved.update(broker_id=broker_id)
+        self._become_slave()
+        return True
+
     def _on_epoch_seen(self, seen: int) -> None:
         """Save an epoch that a NameServer has seen: it must not be used again."""
         if not 0 < seen <= self._epoch_known + epochs.EPOCH_STEP_MAX:

@@ -201,6 +201,9 @@ class RaftMode:
     def on_nameserver_report(self, report: NameServerReport) -> None:
         """The group knows its leader better than a NameServer."""
 
+    def use_id(self, broker_id: int) -> bool:
+        return False
+
     def view(self, alone: ReplicationView) -> ReplicationView:
         return alone
 

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,14 @@ CLAIMS: Final = 3
 """How often a starting broker retries to register a name that is taken."""
 
 
+class _Holder(NamedTuple):
+    """The live broker that has the name and id of this one, as a NameServer reports."""
+
+    address: str
+    free_id: int
+    """An id that this broker could use instead; 0: none."""
+
+
 class NameTaken(TianzhouError):
     """Another live broker has the name and id of this one."""
 
@@ -88,9 +96,9 @@ class Registration:
         self._pair = Credentials.read(config.cluster_credentials)
         self._failed: dict[str, str] = {}
         """NameServers that did not accept the last registration, with the reason."""
-        self._taken: dict[str, str] = {}
+        self._taken: dict[str, _Holder] = {}
         """NameServers that refuse this broker because another live one has its name, with that
-        broker's address."""
+        broker."""
         self._missing: dict[str, dict[str, int]] = {}
         """Missing brokers and the time each disappeared, from the last response of each
         NameServer."""
@@ -146,8 +154,16 @@ class Registration:
                 return
             await asyncio.sleep(RETRY_S)
             await self.register()
+        await self._use_free_id()
         for server, holder in self._taken.items():
-            raise NameTaken(self._taken_text(server, holder))
+            raise NameTaken(self._taken_text(server, holder.address))
+
+    async def _use_free_id(self) -> None:
+        """Register with another id if that of this slave was given to a master that stepped down
+        while this slave was away."""
+        free_id = max((holder.free_id for holder in self._taken.values()), default=0)
+        if free_id and self._mode.use_id(free_id):
+            await self.register()
 
     def _taken_text(self, server: str, holder: str) -> str:
         return (
@@ -162,7 +178,7 @@ class Registration:
         taken = next(iter(self._taken.items()), None)
         since_ms = self._since.began_ms("name_taken", holds=taken is not None)
         if taken is not None:
-            said, _, remedy = self._taken_text(*taken).rpartition("; ")
+            said, _, remedy = self._taken_text(taken[0], taken[1].address).rpartition("; ")
             yield Alarm(kind="name_taken", text=said, remedy=remedy, since_ms=since_ms)
         unknown = {at: why for at, why in self.missing().items() if at not in self._taken}
         since_ms = self._since.began_ms("unregistered", holds=bool(unknown))
@@ -197,6 +213,7 @@ class Registration:
                 # again.
                 self._wake.clear()
                 await self.register()
+                await self._use_free_id()
             except MemoryError:
                 # The next round retries. If this task ended, the NameServers would drop the broker.
                 await asyncio.sleep(RETRY_S)
@@ -284,7 +301,7 @@ class Registration:
             return True
         self._missing.pop(server, None)
         if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
-            self._taken[server] = answer.ext[NAME_TAKEN]
+            self._taken[server] = _Holder(answer.ext[NAME_TAKEN], _number(answer.ext, FREE_ID))
         else:
             self._taken.pop(server, None)
         is_response = isinstance(answer, Header)

@@ -59,6 +59,9 @@ class Standalone:
     def on_nameserver_report(self, report: NameServerReport) -> None:
         pass
 
+    def use_id(self, broker_id: int) -> bool:
+        return False
+
     def view(self, alone: ReplicationView) -> ReplicationView:
         return alone
 
