@@ -73,7 +73,7 @@ DURABILITY: Final = (
          (_NODE + "ready", " and not self._saves_state()", ""),
          (_NODE + "has_ready", " and not self._saves_state()", "")),
     _bug("entries acknowledged before they are durable [nats 7564]",
-         (_CORE + "report", "min(self.matched, self.log.stable)", "self.matched")),
+         (_CORE + "report", "min(following.matched, self.log.stable)", "following.matched")),
     _bug("what was cut off while it was written counts as durable",
          (_LOG + "_cut", "self._saving = min(self._saving, LogIndex(first - 1))", "pass"), seed=6),
     _bug("a new beginning acknowledged before it is durable",
@@ -95,10 +95,11 @@ ELECTIONS: Final = (
     _bug("asking for pre-votes raises terms",
          (_NODE + "_enter_term", "if message.pre:", "if False:")),
     _bug("votes while the leader is heard",
-         (_CORE + "hears_leader", "self.idle < self.config.election_ticks", "self.idle < 0"),
+         (_CORE + "hears_leader", "self.timer.idle < self.config.election_ticks",
+          "self.timer.idle < 0"),
          seed=1),
     _bug("leads on without a majority [etcd 20418]",
-         (_LEADER + "tick", "if core.now - quorum_heard >= core.config.election_ticks:",
+         (_LEADER + "tick", "if now - quorum_heard >= core.config.election_ticks:",
           "if False:"), seed=1),
     _bug("elected by its own vote alone",
          ("tianzhou.raft.quorum:won", "== 1", ">= 0"), seed=1),
@@ -169,7 +170,7 @@ DOUBT: Final = (
 READS_AND_BOUNDS: Final = (
     _bug(
         "reads without asking the others [etcd 20418]",
-        (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"),
+        (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.leading.round"),
         seed=18,
     ),
     _bug(

@@ -91,7 +91,7 @@ class Group:
         for name in names:
             core = self.nodes[name].core
             if core.role is not Role.LEADER:
-                core.idle, core.leader = CONFIG.election_ticks - 1, ""
+                core.timer.idle, core.leader = CONFIG.election_ticks - 1, ""
 
     def drain(self, name: NodeId) -> None:
         """Write, send, and print what has changed."""
@@ -287,7 +287,7 @@ class Script:
         self._group.deliver(self._group.twice, tell=True)
 
     def do_peers(self, words: list[str], _: dict[str, str]) -> None:
-        for name, peer in self._group.nodes[words[0]].core.peers.items():
+        for name, peer in self._group.nodes[words[0]].core.leading.peers.items():
             doubt = " in doubt" if peer.doubt else ""
             self._group.out.append(f"{name} has {peer.match}, {peer.state.name.lower()}{doubt}")
 

@@ -10,7 +10,7 @@ from tianzhou.raft.roles import Event, Role
 def ask_first(core: Core) -> None:
     """Start a pre-vote: ask whether an election would succeed. It changes no state anywhere."""
     core.become(Event.TIMEOUT)
-    core.rest()
+    core.timer.restart()
     core.follow("")
     core.granted = {core.id}
     _ask(core, Term(core.term + 1), pre=True)
@@ -21,7 +21,7 @@ def stand(core: Core, event: Event, *, forced: bool = False) -> None:
     """Start a new term as a candidate. The candidate's own vote counts once it is on disk; see
     `own_vote`."""
     core.become(event)
-    core.rest()
+    core.timer.restart()
     core.enter_term(Term(core.term + 1), vote=core.id)
     core.granted = set()
     _ask(core, core.term, pre=False, forced=forced)
@@ -85,7 +85,7 @@ def on_vote_request(core: Core, request: VoteRequest) -> None:
     )
     if granted and not request.pre:
         core.hard = core.hard._replace(vote=request.sender)
-        core.rest()
+        core.timer.restart()
     # A pre-vote requests the next term; a denial carries the current term, so that a member that is
     # behind learns it.
     term = request.term if granted else core.term

@@ -24,8 +24,81 @@ class Transfer(NamedTuple):
     deadline: int
 
 
+class ElectionTimer:
+    """The time of a member in ticks, and when it starts an election.
+
+    Owner: the core.    Invariant: election_at is random, so that members rarely campaign together.
+    """
+
+    __slots__ = ("_dice", "_ticks", "election_at", "idle", "now")
+
+    def __init__(self, config: RaftConfig, dice: Dice) -> None:
+        self._ticks = config.election_ticks
+        self._dice = dice
+        self.now = 0
+        """Ticks since the start."""
+        self.idle = 0
+        """Ticks since the last message from the leader, the last granted vote, or the start of an
+        election."""
+        self.election_at = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Wait for a new random duration."""
+        self.idle = 0
+        self.election_at = self._dice.randrange(self._ticks, 2 * self._ticks)
+
+    def hurry(self) -> None:
+        """Let the leader's time pass at once, and wait only for a short random duration."""
+        ticks = self._ticks
+        self.idle = max(self.idle, ticks)
+        self.election_at = self.idle + self._dice.randrange(1, max(2, ticks // 3 + 1))
+
+
+class FollowerState:
+    """What a follower knows about the log of its leader; new for each leader. Owner: the core."""
+
+    __slots__ = ("matched", "round")
+
+    def __init__(self, commit: LogIndex) -> None:
+        self.matched = commit
+        """Up to here the log is known to match the leader's."""
+        self.round = 0
+        """The latest round in which the log matched the leader's."""
+
+
+class LeaderState:
+    """The volatile state of a leader, new for each term that it leads; empty on other members.
+
+    Owner: the core.    Invariant: uncommitted_bytes is the sum of the sizes in `uncommitted`.
+    """
+
+    __slots__ = (
+        "peers",
+        "pump_due",
+        "reads",
+        "round",
+        "transfer",
+        "uncommitted",
+        "uncommitted_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.peers: dict[NodeId, Progress] = {}
+        self.pump_due = False
+        self.round = 1
+        """The latest round of heartbeats."""
+        self.transfer: Transfer | None = None
+        self.uncommitted: deque[tuple[LogIndex, int]] = deque()
+        """Index and size of each entry of this term that is not committed."""
+        self.uncommitted_bytes = 0
+        self.reads: list[PendingRead] = []
+
+
 class Core:
     """The state of a member. The modules of the roles change it; callers use `Node`.
+
+    `hard` and `log` are persistent, everything else is volatile (figure 2 of the Raft paper).
 
     Owner: the caller of the node.    Invariant: term never falls; the vote changes with the term,
     or once within a term from no vote to a vote.
@@ -33,26 +106,17 @@ class Core:
 
     __slots__ = (
         "config",
-        "dice",
-        "election_at",
+        "following",
         "granted",
         "hard",
         "id",
-        "idle",
         "leader",
+        "leading",
         "log",
-        "matched",
-        "now",
         "outbox",
-        "peers",
-        "pump_due",
-        "reads",
         "reads_done",
         "role",
-        "round",
-        "transfer",
-        "uncommitted",
-        "uncommitted_bytes",
+        "timer",
     )
 
     def __init__(
@@ -60,37 +124,18 @@ class Core:
     ) -> None:
         self.id = node
         self.config = config
-        self.dice = dice
         self.hard: HardState = saved.state
         self.log = RaftLog(storage, saved)
         assert self.log.terms.last_term <= saved.state.term, "entries of a term never entered"
         self.role = Role.LEARNER
         self.leader: NodeId = ""
-        self.now = 0
-        """Ticks since the start."""
-        self.idle = 0
-        """Ticks since the last message from the leader, the last granted vote, or the start of an
-        election."""
-        self.election_at = 0
-        self.round = 0
-        """On a leader: the latest round. On a follower: the latest round in which its log matched
-        the leader's."""
+        self.timer = ElectionTimer(config, dice)
         self.outbox: list[Message] = []
-        # Follower state
-        self.matched = LogIndex(0)
-        """Up to here the log is known to match the leader's."""
-        # Candidate state
-        self.granted: set[NodeId] = set()
-        # Leader state
-        self.peers: dict[NodeId, Progress] = {}
-        self.pump_due = False
-        self.transfer: Transfer | None = None
-        self.uncommitted: deque[tuple[LogIndex, int]] = deque()
-        """Index and size of each entry of this term that is not committed."""
-        self.uncommitted_bytes = 0
-        self.reads: list[PendingRead] = []
         self.reads_done: list[ReadAt] = []
-        self.rest()
+        self.following = FollowerState(LogIndex(0))
+        self.granted: set[NodeId] = set()
+        """The votes of a candidate."""
+        self.leading = LeaderState()
 
     @property
     def term(self) -> Term:
@@ -102,18 +147,10 @@ class Core:
         assert event in ways, f"{self.id}: {event.name} means nothing to a {self.role.name}"
         before, self.role = self.role, ways[event]
         if before is not self.role:
-            self.rest()
+            self.timer.restart()
             self.granted = set()
             if before is Role.LEADER:
-                self.peers = {}
-                self.transfer = None
-                self.reads = []
-
-    def rest(self) -> None:
-        """Restart the election timer with a random duration."""
-        self.idle = 0
-        ticks = self.config.election_ticks
-        self.election_at = self.dice.randrange(ticks, 2 * ticks)
+                self.leading = LeaderState()
 
     def enter_term(self, term: Term, *, vote: NodeId = "", leader: NodeId = "") -> None:
         assert term > self.hard.term
@@ -125,14 +162,13 @@ class Core:
     def follow(self, leader: NodeId) -> None:
         if leader != self.leader or not leader:
             self.leader = leader
-            self.matched = self.log.commit
-            self.round = 0
+            self.following = FollowerState(self.log.commit)
 
     def hears_leader(self) -> bool:
         """Whether a leader is known to be alive, so that vote requests are ignored (section 6)."""
         if self.role is Role.LEADER:
             return True
-        return self.leader != "" and self.idle < self.config.election_ticks
+        return self.leader != "" and self.timer.idle < self.config.election_ticks
 
     def take_seat(self) -> None:
         """Become a follower or a learner, depending on the membership and on this member's
@@ -153,7 +189,10 @@ class Core:
     def report(self) -> None:
         """Report to the leader what is on this member's disk; only that counts."""
         if self.leader and self.leader != self.id:
-            match = min(self.matched, self.log.stable)
+            following = self.following
+            match = min(following.matched, self.log.stable)
             self.outbox.append(
-                AppendReply(self.term, self.id, self.leader, match, self.round, self.hard.doubt)
+                AppendReply(
+                    self.term, self.id, self.leader, match, following.round, self.hard.doubt
+                )
             )

@@ -13,11 +13,12 @@ def on_append(core: Core, message: Append) -> None:
     if not log.matches(message.prev_index, message.prev_term):
         _reject(core, message)
         return
-    core.round = max(core.round, message.round)
+    following = core.following
+    following.round = max(following.round, message.round)
     if message.entries and log.merge(message.entries):
         core.take_seat()
     end = LogIndex(message.prev_index + len(message.entries))
-    core.matched = max(core.matched, end)
+    following.matched = max(following.matched, end)
     # Not beyond `end`: later entries here may come from another leader.
     core.commit_to(min(message.commit, end))
     if message.repaired and message.repaired == core.hard.doubt:
@@ -29,7 +30,8 @@ def on_append(core: Core, message: Append) -> None:
 
 def on_install(core: Core, message: Install) -> None:
     _heed(core, message)
-    core.round = max(core.round, message.round)
+    following = core.following
+    following.round = max(following.round, message.round)
     log, start = core.log, message.start
     if start.index > log.commit:
         if log.terms.at(start.index) == start.term:
@@ -37,7 +39,7 @@ def on_install(core: Core, message: Install) -> None:
         else:
             log.begin_at(Begin(start, decode(message.members), message.mark))
             core.take_seat()
-    core.matched = max(core.matched, start.index)
+    following.matched = max(following.matched, start.index)
     if log.stable >= start.index:
         core.report()
 
@@ -46,7 +48,7 @@ def _heed(core: Core, message: Append | Install) -> None:
     """Accept the leader of the current term."""
     core.become(Event.LEADER_SEEN)
     core.follow(message.sender)
-    core.idle = 0
+    core.timer.idle = 0
 
 
 def _reject(core: Core, message: Append) -> None:
@@ -57,7 +59,7 @@ def _reject(core: Core, message: Append) -> None:
             core.term,
             core.id,
             message.sender,
-            min(core.matched, core.log.stable),
+            min(core.following.matched, core.log.stable),
             message.round,
             core.hard.doubt,
             rejected=message.prev_index,

@@ -27,9 +27,6 @@ _NEVER: Final = -1
 def begin(core: Core) -> None:
     core.become(Event.VOTE_WON)
     core.follow(core.id)
-    core.round = 1
-    core.uncommitted.clear()
-    core.uncommitted_bytes = 0
     _meet_peers(core, LogIndex(core.log.last + 1))
     # Entries of earlier terms are committed by committing this one (section 5.4.2).
     append(core, Kind.BARRIER, b"")
@@ -39,9 +36,10 @@ def append(core: Core, kind: Kind, data: bytes) -> LogIndex:
     entry = Entry(LogIndex(core.log.last + 1), core.term, kind, data)
     if core.log.append((entry,)):
         _meet_peers(core, entry.index)
-    core.uncommitted.append((entry.index, len(data)))
-    core.uncommitted_bytes += len(data)
-    core.pump_due = True
+    leading = core.leading
+    leading.uncommitted.append((entry.index, len(data)))
+    leading.uncommitted_bytes += len(data)
+    leading.pump_due = True
     return entry.index
 
 
@@ -52,39 +50,41 @@ def _meet_peers(core: Core, following: LogIndex) -> None:
     before = history.previous()
     if before is not None and history.current_index > core.log.commit:
         wanted |= before.everyone()
-    for peer in sorted(wanted - core.peers.keys() - {core.id}):
-        core.peers[peer] = Progress(following, core.now)
-    for peer in core.peers.keys() - wanted:
-        del core.peers[peer]
+    peers = core.leading.peers
+    for peer in sorted(wanted - peers.keys() - {core.id}):
+        peers[peer] = Progress(following, core.timer.now)
+    for peer in peers.keys() - wanted:
+        del peers[peer]
 
 
 # Time
 
 
 def tick(core: Core) -> None:
+    now, leading = core.timer.now, core.leading
     quorum_heard = agreed(core.log.members.current, lambda node: _heard(core, node))
-    if core.now - quorum_heard >= core.config.election_ticks:
+    if now - quorum_heard >= core.config.election_ticks:
         core.become(Event.QUORUM_LOST)
         core.follow("")
         core.take_seat()
         return
-    if core.transfer is not None and core.now >= core.transfer.deadline:
-        core.transfer = None
-    if core.now % core.config.heartbeat_ticks == 0:
+    if leading.transfer is not None and now >= leading.transfer.deadline:
+        leading.transfer = None
+    if now % core.config.heartbeat_ticks == 0:
         heartbeat(core)
 
 
 def _heard(core: Core, node: NodeId) -> int:
     if node == core.id:
-        return core.now
-    peer = core.peers[node]
+        return core.timer.now
+    peer = core.leading.peers[node]
     # A member that may have lost a vote cannot confirm this leadership.
     return _NEVER if peer.doubt else peer.heard
 
 
 def heartbeat(core: Core) -> None:
-    core.round += 1
-    for node, peer in core.peers.items():
+    core.leading.round += 1
+    for node, peer in core.leading.peers.items():
         if peer.state is ProgressState.INSTALL or peer.next <= core.log.start.index:
             _send_install(core, node, peer)
         else:
@@ -96,9 +96,9 @@ def heartbeat(core: Core) -> None:
 
 def pump(core: Core) -> None:
     """Send each peer the entries that it may receive now."""
-    core.pump_due = False
+    core.leading.pump_due = False
     inflight_max, bytes_max = core.config.inflight_max, core.config.append_bytes_max
-    for node, peer in core.peers.items():
+    for node, peer in core.leading.peers.items():
         while peer.may_send(inflight_max):
             if peer.next <= core.log.start.index:
                 peer.install(core.log.start.index)
@@ -123,7 +123,7 @@ def _send(core: Core, node: NodeId, peer: Progress, entries: tuple[Entry, ...]) 
             log.terms.at(prev),
             entries,
             log.commit,
-            core.round,
+            core.leading.round,
             peer.doubt if settled else 0,
         )
     )
@@ -134,23 +134,25 @@ def _send_install(core: Core, node: NodeId, peer: Progress) -> None:
     peer.install(log.start.index)  # the start of the log may have moved since the last attempt
     peer.sent(log.start.index)
     members, mark = log.members_at_start().encode(), log.storage.mark()
-    core.outbox.append(Install(core.term, core.id, node, log.start, members, mark, core.round))
+    core.outbox.append(
+        Install(core.term, core.id, node, log.start, members, mark, core.leading.round)
+    )
 
 
 # Replies
 
 
 def on_reply(core: Core, reply: AppendReply) -> None:
-    peer = core.peers.get(reply.sender)  # only a leader has peers
+    peer = core.leading.peers.get(reply.sender)  # only a leader has peers
     if peer is None or not _believe(core, peer, reply):
         return
-    peer.heard, peer.is_lost = core.now, False
+    peer.heard, peer.is_lost = core.timer.now, False
     if reply.rejected != NOT_REJECTED:
         _back_off(core, peer, reply)
     else:
         if peer.answered(reply.match, reply.round):
             commit(core)
-        core.pump_due = True
+        core.leading.pump_due = True
     confirm_reads(core)
     _hand_over(core)
 
@@ -166,8 +168,8 @@ def _believe(core: Core, peer: Progress, reply: AppendReply) -> bool:
         return True
     # The barrier is after everything the peer may have acknowledged, and later rounds are new.
     barrier = append(core, Kind.BARRIER, b"")
-    peer.forgot(reply.doubt, barrier=barrier, before=core.round)
-    core.round += 1
+    peer.forgot(reply.doubt, barrier=barrier, before=core.leading.round)
+    core.leading.round += 1
     return False
 
 
@@ -177,9 +179,9 @@ def _back_off(core: Core, peer: Progress, reply: AppendReply) -> None:
     if stale or peer.state is ProgressState.INSTALL:
         return
     agree = core.log.terms.last_at_most(reply.hint_index, reply.hint_term)
-    core.round += 1
-    peer.rejected(LogIndex(agree + 1), core.round)
-    core.pump_due = True
+    core.leading.round += 1
+    peer.rejected(LogIndex(agree + 1), core.leading.round)
+    core.leading.pump_due = True
 
 
 # Committing
@@ -193,9 +195,10 @@ def commit(core: Core) -> None:
     history = core.log.members
     settles = core.log.commit < history.current_index <= index
     core.commit_to(index)
-    while core.uncommitted and core.uncommitted[0][0] <= index:
-        core.uncommitted_bytes -= core.uncommitted.popleft()[1]
-    core.pump_due = True
+    leading = core.leading
+    while leading.uncommitted and leading.uncommitted[0][0] <= index:
+        leading.uncommitted_bytes -= leading.uncommitted.popleft()[1]
+    leading.pump_due = True
     if settles:
         # Removed members also learn of the commit before they are dropped.
         heartbeat(core)
@@ -206,7 +209,7 @@ def commit(core: Core) -> None:
 def _match(core: Core, node: NodeId) -> int:
     if node == core.id:
         return core.log.stable
-    peer = core.peers[node]
+    peer = core.leading.peers[node]
     return 0 if peer.doubt else peer.match
 
 
@@ -240,11 +243,11 @@ def answers_majority(core: Core, target: Members) -> bool:
 def _answers(core: Core, node: NodeId) -> bool:
     if node == core.id:
         return True
-    peer = core.peers.get(node)
+    peer = core.leading.peers.get(node)
     # `heard` is set when the leadership starts; only a peer that has responded knows a round.
     if peer is None or peer.doubt or peer.is_lost or not peer.round:
         return False
-    return core.now - peer.heard < core.config.election_ticks
+    return core.timer.now - peer.heard < core.config.election_ticks
 
 
 def change(core: Core, target: Members) -> LogIndex:
@@ -258,23 +261,24 @@ def change(core: Core, target: Members) -> LogIndex:
 def read(core: Core, token: object) -> None:
     """Allow the read once a majority has answered a round that starts now (section 8)."""
     heartbeat(core)
-    core.reads.append(PendingRead(token, core.log.commit, core.round))
+    core.leading.reads.append(PendingRead(token, core.log.commit, core.leading.round))
     confirm_reads(core)
 
 
 def confirm_reads(core: Core) -> None:
-    if core.reads:
+    reads = core.leading.reads
+    if reads:
         reached = agreed(core.log.members.current, lambda node: _round(core, node))
-        done = [read for read in core.reads if read.round <= reached]
-        del core.reads[: len(done)]
+        done = [read for read in reads if read.round <= reached]
+        del reads[: len(done)]
         for one in done:
             core.reads_done.append(ReadAt(one.token, one.index))
 
 
 def _round(core: Core, node: NodeId) -> int:
     if node == core.id:
-        return core.round
-    peer = core.peers[node]
+        return core.leading.round
+    peer = core.leading.peers[node]
     return 0 if peer.doubt else peer.round
 
 
@@ -282,15 +286,16 @@ def _round(core: Core, node: NodeId) -> int:
 
 
 def hand_over(core: Core, target: NodeId) -> None:
-    core.transfer = Transfer(target, core.now + core.config.election_ticks)
+    core.leading.transfer = Transfer(target, core.timer.now + core.config.election_ticks)
     _hand_over(core)
 
 
 def _hand_over(core: Core) -> None:
     """Make the successor start an election at once when it has the whole log."""
-    if core.transfer is not None and core.role is Role.LEADER:
-        peer = core.peers.get(core.transfer.target)
+    leading = core.leading
+    if leading.transfer is not None and core.role is Role.LEADER:
+        peer = leading.peers.get(leading.transfer.target)
         if peer is None or peer.doubt:
-            core.transfer = None
+            leading.transfer = None
         elif peer.match == core.log.last:
-            core.outbox.append(TimeoutNow(core.term, core.id, core.transfer.target))
+            core.outbox.append(TimeoutNow(core.term, core.id, leading.transfer.target))

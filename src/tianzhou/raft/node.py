@@ -102,13 +102,13 @@ class Node:
 
     def tick(self) -> None:
         """Advance the time by one tick."""
-        core = self._core
-        core.now += 1
+        core, timer = self._core, self._core.timer
+        timer.now += 1
         if core.role is Role.LEADER:
             leader.tick(core)
             return
-        core.idle += 1
-        if core.idle >= core.election_at and core.role is not Role.LEARNER:
+        timer.idle += 1
+        if timer.idle >= timer.election_at and core.role is not Role.LEARNER:
             candidate.ask_first(core)
 
     def lost(self, peer: NodeId) -> None:
@@ -116,11 +116,9 @@ class Node:
         leader, a new one should be elected soon; members that still hear it will refuse."""
         core = self._core
         if peer == core.leader and core.role is Role.FOLLOWER:
-            ticks = core.config.election_ticks
-            core.idle = max(core.idle, ticks)
-            core.election_at = core.idle + core.dice.randrange(1, max(2, ticks // 3 + 1))
-        elif peer in core.peers:
-            core.peers[peer].is_lost = True
+            core.timer.hurry()
+        elif peer in core.leading.peers:
+            core.leading.peers[peer].is_lost = True
 
     def resign(self) -> None:
         """Step down, because the disk of this member accepts no more writes."""
@@ -141,7 +139,7 @@ class Node:
     def may_propose(self, size: int) -> Refusal | None:
         """Return why a proposal of this size would be rejected now, or None."""
         core = self._core
-        waiting = core.uncommitted_bytes
+        waiting = core.leading.uncommitted_bytes
         if waiting and waiting + size > core.config.uncommitted_bytes_max:
             return self._refusal() or Refusal.FULL
         return self._refusal()
@@ -189,7 +187,7 @@ class Node:
         refusal = self._refusal()
         if refusal is not None or target == core.id:
             return refusal
-        peer = core.peers.get(target)
+        peer = core.leading.peers.get(target)
         if peer is None or peer.doubt or not core.log.members.current.may_vote(target):
             return Refusal.UNFIT
         leader.hand_over(core, target)
@@ -202,7 +200,7 @@ class Node:
     def _refusal(self) -> Refusal | None:
         if self._core.role is not Role.LEADER:
             return Refusal.NOT_LEADER
-        return Refusal.HANDING_OVER if self._core.transfer is not None else None
+        return Refusal.HANDING_OVER if self._core.leading.transfer is not None else None
 
     def _settle_term(self, message: Message) -> bool:
         """Messages of other terms; whether this one is to be taken up."""
@@ -244,7 +242,7 @@ class Node:
     def ready(self) -> Ready:
         """Return what to persist, send and apply now."""
         core = self._core
-        if core.pump_due and core.role is Role.LEADER:
+        if core.leading.pump_due and core.role is Role.LEADER:
             leader.pump(core)
         save = None
         if self._saving is None:
@@ -263,7 +261,7 @@ class Node:
     def has_ready(self) -> bool:
         """Whether `ready` would return new work."""
         core, log = self._core, self._core.log
-        if core.reads_done or (core.pump_due and core.role is Role.LEADER):
+        if core.reads_done or (core.leading.pump_due and core.role is Role.LEADER):
             return True
         if self._showed != (log.commit, min(log.commit, log.stable)):
             return True

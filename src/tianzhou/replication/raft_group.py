@@ -226,7 +226,7 @@ class RaftGroup:
         """Connect to all current members, and to removed ones that must still learn of it.
         Addresses in this member's settings win: the route to a member may differ from here."""
         members = self.members
-        met = members, members.everyone() | self.node.core.peers.keys()
+        met = members, members.everyone() | self.node.core.leading.peers.keys()
         if met != self._met:
             self._met, known = met, self.addresses()
             self.peers.reach({name: known[name] for name in met[1] if name in known})
@@ -331,7 +331,7 @@ class RaftGroup:
         for name in self._settings.raft_preferred.replace(",", ";").split(";"):
             if name.strip() == self.node.id:
                 return
-            peer = self.node.core.peers.get(name.strip())
+            peer = self.node.core.leading.peers.get(name.strip())
             if peer is not None and not peer.doubt and self.peers.is_connected(name.strip()):
                 if peer.match >= self.storage.last - PREFERRED_LAG_MAX:
                     self.transfer(name.strip())
@@ -410,7 +410,7 @@ class RaftGroup:
 
     def best_heir(self) -> NodeId | None:
         """Return the connected voter that has most of this log, if there is one."""
-        peers, is_there = self.node.core.peers, self.peers.is_connected
+        peers, is_there = self.node.core.leading.peers, self.peers.is_connected
         voters = [name for name in peers if self.members.may_vote(name) and is_there(name)]
         fit = [name for name in voters if not peers[name].doubt]
         return max(fit, key=lambda name: peers[name].match, default=None)

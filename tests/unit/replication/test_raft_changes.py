@@ -67,7 +67,9 @@ def test_change_requested_twice_is_applied_once(tmp_path: Path) -> None:
         gone = next(one.group.node.id for one in trio.members if one is not leader)
         target = changed(leader.group.members, REMOVE, gone, address="")
         # The one that stays may not have answered yet; without it the change is refused.
-        await until(lambda: all(peer.round for peer in leader.group.node.core.peers.values()))
+        await until(
+            lambda: all(peer.round for peer in leader.group.node.core.leading.peers.values())
+        )
         first = leader.group.change(target)
         assert leader.group.change(target) == first
         assert leader.group.change(changed(target, REMOVE, gone, address="")) == first

@@ -34,7 +34,7 @@ def view_of(group: RaftGroup) -> RaftView:
 def _peers(group: RaftGroup, members: Members, addresses: Mapping[str, str]) -> list[RaftPeer]:
     node, found = group.node, list[RaftPeer]()
     for name in sorted(members.everyone()):
-        known, is_self = node.core.peers.get(name), name == node.id
+        known, is_self = node.core.leading.peers.get(name), name == node.id
         match = int(known.match) if known is not None else -1
         doubt = known.doubt if known is not None else node.hard.doubt if is_self else 0
         found.append(
@@ -43,7 +43,7 @@ def _peers(group: RaftGroup, members: Members, addresses: Mapping[str, str]) -> 
                 is_connected=is_self or group.peers.is_connected(name),
                 is_in_doubt=bool(doubt),
                 is_voter=members.may_vote(name),
-                match=int(node.core.log.stable) if is_self and node.core.peers else match,
+                match=int(node.core.log.stable) if is_self and node.core.leading.peers else match,
                 name=name,
             )
         )

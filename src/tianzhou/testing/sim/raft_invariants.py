@@ -415,14 +415,14 @@ class EverythingIsBounded(Invariant):
 
     def on_tick(self, member: SimMember) -> None:
         core, config = member.live().core, member.config
-        for name, peer in core.peers.items():
+        for name, peer in core.leading.peers.items():
             full = peer.inflight > config.inflight_max
             self.demand(not full, f"{member.id} has {peer.inflight} messages out to {name}")
         if member.role is Role.LEADER:
-            waiting = core.uncommitted_bytes
+            waiting = core.leading.uncommitted_bytes
             limit = config.uncommitted_bytes_max + MEMBERS_BYTES
             self.demand(waiting <= limit, f"{waiting} bytes uncommitted")
-            counted = sum(size for _, size in core.uncommitted)
+            counted = sum(size for _, size in core.leading.uncommitted)
             self.demand(waiting == counted, f"{waiting} bytes said to wait, {counted} do")
         self.demand(len(core.outbox) < 1000, f"{member.id} keeps {len(core.outbox)} messages")
 
