@@ -38,12 +38,12 @@ async def test_consumer_continues_after_a_nameserver_restart(mq: RunningBroker) 
         await asyncio.to_thread(mq.stop_nameserver)
         assert consumer._parts is not None
         cluster = consumer._parts.context.shared
-        await cluster._routes.refresh_all()  # nobody answers: what is known stays
+        await cluster.routes.refresh_all()  # nobody answers: what is known stays
         await asyncio.sleep(0.3)
         assert len(consumer.assignment) == 3
         await asyncio.to_thread(mq.start_nameserver)
         await until(lambda: _answers(mq))
-        await cluster._routes.refresh_all()
+        await cluster.routes.refresh_all()
         await send(mq, "orders", numbers(10))
         await until(lambda: notes.values == list(range(10)))
 

@@ -13,6 +13,8 @@ ignores. The master responds with a frame whose offset is negative, which Rocket
     master → slave   i64 -1 | i32 size | size bytes of text
 """
 
+import hashlib
+import hmac
 import struct
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -147,3 +149,17 @@ def _decode(text: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise PeerRefused(f"the greeting can't be read: {error}") from error
+
+
+def proof_of(secret: str, who: str, nonce: str) -> str:
+    """Return the proof that `who` knows the secret, for the peer that chose the nonce."""
+    if not secret:
+        return ""
+    return hmac.new(secret.encode(), f"{who}:{nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(proof: str, secret: str, who: str, nonce: str) -> bool:
+    # Compared as bytes: compare_digest rejects text that is not ASCII.
+    return hmac.compare_digest(
+        proof.encode(errors="replace"), proof_of(secret, who, nonce).encode()
+    )

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -62,6 +62,75 @@ class Standing(enum.Enum):
     """No NameServer responds: slaves count as missing until one does."""
 
 
+class SlaveEvents(NamedTuple):
+    """What the owner of a `HaMaster` wants to know about its slaves."""
+
+    confirmed: Callable[[], None] = lambda: None
+    """Called when `replicated` has advanced and responses wait for that."""
+    superseded: Callable[[int], None] = lambda _epoch: None
+    """Called when a slave knows a later master."""
+    left: Callable[[], None] = lambda: None
+    """Called when a slave stops following."""
+
+
+_IGNORED: Final = SlaveEvents()
+
+
+class AckRule(NamedTuple):
+    """Which slaves must confirm before a message counts as replicated."""
+
+    behind_bytes_max: int
+    """A slave that lacks this much of the log is not in sync."""
+    needed: int = 1
+    """How many slaves must confirm."""
+    hurries: bool = False
+    """Whether responses wait for slaves."""
+
+
+class SlaveHistory:
+    """What a master remembers for operators: past ends of its log, and slaves that left.
+
+    Owner: the master.
+    """
+
+    def __init__(self) -> None:
+        self._ends: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self._left: dict[int, tuple[float, LostSlave]] = {}
+
+    def clear(self) -> None:
+        self._ends.clear()
+        self._left.clear()
+
+    def record_end(self, end: int, now_s: float) -> None:
+        if not self._ends or self._ends[-1][1] != end:
+            self._ends.append((now_s, end))
+
+    def late_ms(self, acked: int, end: int, now_s: float) -> int:
+        """Return about how long ago the first byte that the slave lacks was written."""
+        if acked >= end:
+            return 0
+        since = next((at_s for at_s, then in self._ends if then > acked), now_s)
+        return round((now_s - since) * 1000)
+
+    def record_left(self, slave: LostSlave, now_s: float) -> None:
+        self._left.pop(slave.broker_id, None)
+        self._left[slave.broker_id] = now_s, slave
+        if len(self._left) > _MISSED_MAX:
+            del self._left[next(iter(self._left))]
+
+    def lost(self, connected: set[int], now_s: float) -> list[LostSlave]:
+        """Return the slaves that left and are not among the connected ids; forget the others."""
+        self._left = {
+            broker_id: (at_s, slave)
+            for broker_id, (at_s, slave) in self._left.items()
+            if broker_id not in connected and now_s - at_s < _MISSED_S
+        }
+        return [
+            msgspec.structs.replace(slave, gone_ms=round((now_s - at_s) * 1000))
+            for at_s, slave in self._left.values()
+        ]
+
+
 class HaMaster:
     """Sends the log to slaves and implements `Replicas`, for which responses wait. Owner: the event
     loop.
@@ -76,34 +145,23 @@ class HaMaster:
         monotonic_s: Callable[[], float],
         *,
         behind_bytes_max: int,
-        on_confirmed: Callable[[], None] = lambda: None,
-        on_superseded: Callable[[int], None] = lambda _epoch: None,
-        on_left: Callable[[], None] = lambda: None,
+        events: SlaveEvents = _IGNORED,
     ) -> None:
         """`facts` returns None while this broker is not the master."""
         self._store = store
         self._facts = facts
         self._monotonic_s = monotonic_s
-        self._behind_bytes_max = behind_bytes_max
-        self.needed = 1
-        """How many slaves must confirm."""
+        self._rule = AckRule(behind_bytes_max)
+        self.events = events
         self.connections: set[_Connection] = set()
-        self.on_confirmed = on_confirmed
-        """Called when `replicated` may have advanced."""
-        self.on_superseded = on_superseded
-        """Called when a slave knows a later master."""
-        self.on_left = on_left
-        """Called when a slave stops following."""
-        self.hurries = False
-        """Whether responses wait for slaves."""
         self.refused_count = 0
         self.standing = Standing.SURE
+        self.replicated = PhysicalOffset(0)
+        """See `Replicas`."""
         self._pumped = PhysicalOffset(0)
         self._later: asyncio.TimerHandle | None = None
-        self._replicated = PhysicalOffset(0)
-        self._ends: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self._history = SlaveHistory()
         self._acceptor: Acceptor | None = None
-        self._left: dict[int, tuple[float, LostSlave]] = {}
 
     def listen(self, bound: socket.socket, limits: PortLimits = HA_PORT) -> None:
         """Accept slaves. A peer has proven itself once the log streams to it."""
@@ -113,15 +171,14 @@ class HaMaster:
     def require(self, needed: int, *, hurries: bool) -> None:
         """Count a message as replicated once this many slaves have it; `hurries` if responses
         wait for that."""
-        self.needed, self.hurries = needed, hurries
+        self._rule = self._rule._replace(needed=needed, hurries=hurries)
 
     def begin(self) -> None:
         """Start as the master. Everything in its log was confirmed before, or is declared confirmed
         by the promotion."""
-        self._replicated = self._store.log.end
+        self.replicated = self._store.log.end
         self.standing = Standing.SURE
-        self._ends.clear()
-        self._left.clear()
+        self._history.clear()
 
     def stand(self, standing: Standing) -> None:
         """Count the reports of slaves from now on, or no longer."""
@@ -141,15 +198,11 @@ class HaMaster:
 
     # State of the slaves
 
-    @property
-    def replicated(self) -> PhysicalOffset:
-        return self._replicated
-
     def missing(self) -> Outcome | None:
         if self.standing is Standing.ALONE:
             return Outcome.SLAVE_NOT_AVAILABLE
         near = sum(self._is_near(one) for one in self.connections)
-        return None if near >= self.needed else Outcome.SLAVE_NOT_AVAILABLE
+        return None if near >= self._rule.needed else Outcome.SLAVE_NOT_AVAILABLE
 
     @property
     def too_late(self) -> Outcome:
@@ -159,7 +212,7 @@ class HaMaster:
         session = one.session
         if session is None or not session.counts:
             return False
-        return self._store.log.end - session.acked < self._behind_bytes_max
+        return self._store.log.end - session.acked < self._rule.behind_bytes_max
 
     def rows(self) -> list[SlaveView]:
         end, now_s = self._store.log.end, self._monotonic_s()
@@ -176,39 +229,21 @@ class HaMaster:
                     broker_id=hello.id if hello else -1,
                     is_in_sync=self._is_near(one),
                     lag_bytes=end - session.acked,
-                    lag_ms=self._late_ms(session.acked, end, now_s),
+                    lag_ms=self._history.late_ms(session.acked, end, now_s),
                 )
             )
         return sorted(rows, key=lambda row: (row.broker_id, row.address))
 
     def left(self, slave: LostSlave) -> None:
         """Record that a slave stopped following."""
-        self._left.pop(slave.broker_id, None)
-        self._left[slave.broker_id] = self._monotonic_s(), slave
-        if len(self._left) > _MISSED_MAX:
-            del self._left[next(iter(self._left))]
-        self.on_left()
+        self._history.record_left(slave, self._monotonic_s())
+        self.events.left()
 
     def lost(self) -> list[LostSlave]:
         """Remember a slave that died: all other components forget it at once, and operators must
         learn of it."""
-        here, now_s = {row.broker_id for row in self.rows()}, self._monotonic_s()
-        self._left = {
-            broker_id: (at_s, slave)
-            for broker_id, (at_s, slave) in self._left.items()
-            if broker_id not in here and now_s - at_s < _MISSED_S
-        }
-        return [
-            msgspec.structs.replace(slave, gone_ms=round((now_s - at_s) * 1000))
-            for at_s, slave in self._left.values()
-        ]
-
-    def _late_ms(self, acked: int, end: int, now_s: float) -> int:
-        """Return about how long ago the first byte that the slave lacks was written."""
-        if acked >= end:
-            return 0
-        since = next((at_s for at_s, then in self._ends if then > acked), now_s)
-        return round((now_s - since) * 1000)
+        connected = {row.broker_id for row in self.rows()}
+        return self._history.lost(connected, self._monotonic_s())
 
     # Work
 
@@ -217,7 +252,7 @@ class HaMaster:
         end = self._store.log.end
         if not self.connections or end == self._pumped:
             return
-        if self.hurries or end - self._pumped >= LAZY_BYTES:
+        if self._rule.hurries or end - self._pumped >= LAZY_BYTES:
             self.pump()
         elif self._later is None:
             self._later = asyncio.get_running_loop().call_later(LAZY_S, self.pump)
@@ -234,8 +269,7 @@ class HaMaster:
     def tick(self) -> None:
         """About every second."""
         now_s = self._monotonic_s()
-        if not self._ends or self._ends[-1][1] != self._store.log.end:
-            self._ends.append((now_s, self._store.log.end))
+        self._history.record_end(self._store.log.end, now_s)
         for connection in tuple(self.connections):
             connection.tick(now_s)
 
@@ -259,10 +293,11 @@ class HaMaster:
             ),
             reverse=True,
         )
-        if len(acks) >= self.needed and acks[self.needed - 1] > self._replicated:
-            self._replicated = acks[self.needed - 1]
-            if self.hurries:
-                self.on_confirmed()
+        needed = self._rule.needed
+        if len(acks) >= needed and acks[needed - 1] > self.replicated:
+            self.replicated = acks[needed - 1]
+            if self._rule.hurries:
+                self.events.confirmed()
 
     def session(self, host: str) -> MasterSession | None:
         facts = self._facts()
@@ -382,7 +417,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.abort()
         if epoch:
-            self._master.on_superseded(epoch)
+            self._master.events.superseded(epoch)
 
     def drop(self) -> None:
         if self._transport is not None:

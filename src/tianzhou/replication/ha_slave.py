@@ -17,9 +17,9 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.net.connect import connect
 from tianzhou.replication.errors import PeerRefused
-from tianzhou.replication.ha_follower import SlaveSession
 from tianzhou.replication.ha_frames import Hello, LogBytes, Welcome
 from tianzhou.replication.ha_plain import Overlap
+from tianzhou.replication.ha_session import SlaveSession
 from tianzhou.replication.ha_state import overlap_of
 from tianzhou.store.store import MessageStore
 

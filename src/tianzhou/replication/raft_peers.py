@@ -33,7 +33,7 @@ from tianzhou.net.connect import connect
 from tianzhou.net.limits import RAFT_PORT
 from tianzhou.raft import codec
 from tianzhou.raft.messages import Message, NodeId
-from tianzhou.replication.ha_session import is_proof, proof_of
+from tianzhou.replication.ha_frames import is_proof, proof_of
 
 log: Final = logging.getLogger("tianzhou.raft")
 

@@ -5,10 +5,9 @@ from typing import Final
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.ha_epochs import Mark, Marks
-from tianzhou.replication.ha_follower import SlaveSession
 from tianzhou.replication.ha_frames import Hello, Probe
 from tianzhou.replication.ha_plain import PlainPeers
-from tianzhou.replication.ha_session import Extent, MasterFacts, MasterSession
+from tianzhou.replication.ha_session import Extent, MasterFacts, MasterSession, SlaveSession
 
 FILE_BYTES: Final = 1000
 HOST: Final = "127.0.0.1"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.replication import ha_follower, ha_session
+from tianzhou.replication import ha_session
 
 PAGE = Path(__file__).parents[3] / "docs/formats/ha_stream.md"
 
 
 @pytest.mark.parametrize(
     ("heading", "allowed"),
-    [("Master, one connection", ha_session.ALLOWED), ("Slave ([", ha_follower.ALLOWED)],
+    [("Master, one connection", ha_session.MASTER_ALLOWED), ("Slave (", ha_session.SLAVE_ALLOWED)],
 )
 def test_ha_page_has_the_transition_table(
     heading: str, allowed: Mapping[Enum, frozenset[Enum]]

@@ -14,7 +14,7 @@ from tianzhou.net.acceptor import bind
 from tianzhou.net.limits import HA_PORT, PortLimits
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
-from tianzhou.replication.ha_master import HaMaster, Standing
+from tianzhou.replication.ha_master import HaMaster, SlaveEvents, Standing
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.kit.patience import Patience
 
@@ -35,7 +35,7 @@ class Master:
             loop.time,
             behind_bytes_max=1 << 20,
         )
-        self.side.needed = 2
+        self.side.require(2, hurries=False)
         self.slaves: list[socket.socket] = []
 
     async def slave(self, broker_id: int, address: str) -> None:
@@ -151,7 +151,7 @@ async def read_end(stranger: socket.socket) -> bytes:
 
 def test_s32_report_without_a_greeting_gets_no_log_and_is_not_a_replica() -> None:
     async def scene(master: Master) -> None:
-        master.side.needed = 1
+        master.side.require(1, hurries=False)
         assert await read_end(master.stranger(REPORT.pack(0))) == b""
         assert master.acked() == []
         assert master.side.refused_count == 1
@@ -161,7 +161,7 @@ def test_s32_report_without_a_greeting_gets_no_log_and_is_not_a_replica() -> Non
 
 def test_master_counts_a_listed_plain_slave_only_if_configured() -> None:
     async def scene(master: Master) -> None:
-        master.side.needed = 1
+        master.side.require(1, hurries=False)
         end = int(master.store.log.end)
         for counts in (False, True):
             plain = facts(plain_copies=counts)
@@ -182,7 +182,7 @@ def test_master_counts_a_listed_plain_slave_only_if_configured() -> None:
 def test_master_logs_a_slave_that_leaves_but_no_unproven_peer() -> None:
     async def scene(master: Master) -> None:
         left: list[int] = []
-        master.side.on_left = lambda: left.append(len(master.side.rows()))
+        master.side.events = SlaveEvents(left=lambda: left.append(len(master.side.rows())))
         stranger = master.stranger(b"?")
         await until(lambda: len(master.side.connections) == 1)
         stranger.close()
@@ -200,7 +200,7 @@ def test_reports_confirm_nothing_while_the_master_may_have_been_replaced() -> No
 
     async def scene(master: Master) -> None:
         side, store = master.side, master.store
-        side.needed = 1
+        side.require(1, hurries=False)
         await master.slave(1, "a:1")
         confirmed = side.replicated
         side.stand(Standing.ASKING)

@@ -1,4 +1,4 @@
-"""The master's side of a connection."""
+"""Both sides of a connection, without a socket."""
 
 import random
 import struct
@@ -7,11 +7,26 @@ import pytest
 from ha_pair import FILE_BYTES, FIRST, FakeLog, byte_at, facts, hello, slave_session, stream
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.replication import ha_follower
 from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
 from tianzhou.replication.ha_epochs import Mark
-from tianzhou.replication.ha_frames import FRAME, REPORT, Hello, Probe, Proof, encode_words
-from tianzhou.replication.ha_session import ALLOWED, MasterSession, State
+from tianzhou.replication.ha_frames import (
+    FRAME,
+    FRAME_BYTES_MAX,
+    REPORT,
+    Hello,
+    Probe,
+    Proof,
+    Welcome,
+    encode_spoken,
+    encode_words,
+)
+from tianzhou.replication.ha_session import (
+    MASTER_ALLOWED,
+    SLAVE_ALLOWED,
+    MasterSession,
+    MasterState,
+    SlaveState,
+)
 
 
 def report(offset: int) -> bytes:
@@ -250,7 +265,58 @@ def test_session_hello_reads_as_negative_offsets_to_rocketmq() -> None:
 
 
 def test_session_states_are_those_of_the_documents() -> None:
-    assert ALLOWED[State.STREAMING] == frozenset()
-    assert {s for targets in ALLOWED.values() for s in targets} == set(State) - {State.GREETING}
-    states = ha_follower.State
-    assert ha_follower.ALLOWED[states.WAITING] == {states.AGREED, states.STREAMING}
+    assert MASTER_ALLOWED[MasterState.STREAMING] == frozenset()
+    reached = {state for targets in MASTER_ALLOWED.values() for state in targets}
+    assert reached == set(MasterState) - {MasterState.GREETING}
+    assert SLAVE_ALLOWED[SlaveState.WAITING] == {SlaveState.AGREED, SlaveState.STREAMING}
+
+
+# The slave's side
+
+GOOD = Welcome(cluster="DefaultCluster", name="broker-a", marks=FIRST, end=10, file_bytes=1000)
+
+
+def test_follower_accepts_a_log_from_rocketmq_without_a_welcome() -> None:
+    slave = slave_session(None)
+    assert slave.greeting() == b""
+    (piece,) = slave.received(FRAME.pack(2000, 3) + b"abc", 0.0)
+    assert piece == (2000, b"abc")
+    assert slave.state is SlaveState.STREAMING
+    assert slave.master_end == 2003
+
+
+def test_follower_rejects_a_master_that_skips_bytes() -> None:
+    slave = slave_session(None)
+    slave.received(FRAME.pack(0, 3) + b"abc", 0.0)
+    with pytest.raises(PeerRefused, match="continues at 5; expected 3"):
+        slave.received(FRAME.pack(5, 1) + b"x", 0.0)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(-2, 5), (0, -1), (0, FRAME_BYTES_MAX + 1)])
+def test_follower_rejects_frames_with_invalid_sizes(offset: int, size: int) -> None:
+    with pytest.raises(PeerRefused, match="announces"):
+        slave_session(None).received(FRAME.pack(offset, size), 0.0)
+
+
+def test_follower_rejects_a_master_without_a_valid_welcome() -> None:
+    with pytest.raises(PeerRefused, match="sends a log without a welcome"):
+        slave_session(hello()).received(FRAME.pack(0, 0), 0.0)
+    for wrong, reason in (
+        (Welcome(cluster="Other", name="broker-a"), "Other"),
+        (Welcome(refusal="go away"), "go away"),
+    ):
+        with pytest.raises(PeerRefused, match=reason):
+            slave_session(hello()).received(encode_spoken(wrong), 0.0)
+    with pytest.raises(Superseded):
+        slave_session(hello()).received(encode_spoken(Welcome(superseded_by=3)), 0.0)
+    twice = slave_session(hello())
+    with pytest.raises(PeerRefused, match="second or late welcome"):
+        twice.received(encode_spoken(GOOD) * 2, 0.0)
+
+
+def test_follower_reports_an_offset_once_and_never_a_lower_one() -> None:
+    slave = slave_session(None)
+    assert slave.report(PhysicalOffset(5), 0.0) != b""
+    assert slave.report(PhysicalOffset(5), 0.0) == b""
+    with pytest.raises(AssertionError, match="never shrinks"):
+        slave.report(PhysicalOffset(4), 0.0)

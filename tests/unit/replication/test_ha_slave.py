@@ -9,10 +9,10 @@ from raft_trio import BadDisk, until
 
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.net.acceptor import bind
-from tianzhou.replication.ha_agreement import settle_log
 from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_master import HaMaster
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
+from tianzhou.replication.ha_state import settle_log
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 

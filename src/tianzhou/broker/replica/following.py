@@ -17,10 +17,9 @@ from tianzhou.broker.replica.saved_state import SavedState
 from tianzhou.broker.replica.slave_sync import SlaveSync, Tables
 from tianzhou.broker.role import Role, RoleState
 from tianzhou.replication import ha_epochs as epochs
-from tianzhou.replication.ha_agreement import check_master, settle_log
 from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
-from tianzhou.replication.ha_state import probe_of
+from tianzhou.replication.ha_state import check_master, probe_of, settle_log
 from tianzhou.store.derive import QueueUnits
 from tianzhou.store.store import MessageStore
 

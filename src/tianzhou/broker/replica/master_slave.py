@@ -33,7 +33,7 @@ from tianzhou.broker.role import Role, RoleState
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.durability import durability_of
-from tianzhou.replication.ha_master import HaMaster, Standing, bind_for_slaves
+from tianzhou.replication.ha_master import HaMaster, SlaveEvents, Standing, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.store.commit_log import Appended
@@ -99,9 +99,7 @@ class MasterSlave:
             self._facts,
             clock.monotonic_s,
             behind_bytes_max=settings.slave_behind_bytes_max,
-            on_confirmed=self._on_confirmed,
-            on_superseded=self._on_superseded,
-            on_left=self._on_slave_left,
+            events=SlaveEvents(self._on_confirmed, self._on_superseded, self._on_slave_left),
         )
         memory, ratio = store.files.memory_bytes(), settings.memory_ratio
         back_bytes = int(memory * max(0.0, ratio - BACK_RATIO))

@@ -9,10 +9,16 @@ from ha_stores import FILE_BYTES, bodies, copy_to, open_store, put, welcome_of
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.walk import walk
 from tianzhou.replication.errors import PeerRefused
-from tianzhou.replication.ha_agreement import check_master, settle_log
 from tianzhou.replication.ha_epochs import appointed, first
 from tianzhou.replication.ha_frames import Welcome
-from tianzhou.replication.ha_state import GroupState, matches, probe_of, state_table
+from tianzhou.replication.ha_state import (
+    GroupState,
+    check_master,
+    matches,
+    probe_of,
+    settle_log,
+    state_table,
+)
 from tianzhou.testing.sim.disk import SimDisk
 
 FIRST = first("aa")
