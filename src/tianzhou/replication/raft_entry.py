@@ -1,4 +1,4 @@
-"""The format of a Raft entry in the commit log.
+"""The entries of a Raft group in the commit log: their bytes, and where they are.
 
     header record | records of the entry, back to back
 
@@ -15,20 +15,32 @@ stamped them; a change of members by one record of the same flag with the member
 nothing. An entry never spans two files, so every file of the log begins with a header. Everything
 in it follows from the entry, its place and the time of the entry before: all members write the same
 bytes.
+
+From a known entry the next one is one step away, because headers contain the size of entries. So a
+few known positions suffice for a log of any size (`Places`), and a scan can rebuild all of them.
 """
 
+import json
 import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
+from tianzhou.base.errors import RemoteProtocolError
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, queue_key
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
 from tianzhou.record import flags
 from tianzhou.record.chunk import Entry as Message
 from tianzhou.record.chunk import RecordChunk, build, stamp
-from tianzhou.record.layout import HEAD, INT64, position_of
+from tianzhou.record.layout import HEAD, INT64, MAGIC_BLANK, SIZE_AND_MAGIC, position_of
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.derive import store_time_of
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.segments import Segment
 from tianzhou.wire.names import SYSTEM_PREFIX
 
 TOPIC: Final = SYSTEM_PREFIX + "raft_entry"
@@ -38,6 +50,10 @@ VERSION: Final = 1
 BODY: Final = struct.Struct(">ihhqqqii")
 _NO_HOST: Final = bytes(8)
 _AT_SYS_FLAG: Final = position_of("sys_flag")
+EXACT: Final = 4096
+"""The number of newest entries with exact positions; followers mostly lack these."""
+STEP_BYTES: Final = 256 * 1024
+"""Distance between the known positions of older entries: some hundred steps at most."""
 
 
 class Header(NamedTuple):
@@ -163,3 +179,166 @@ def decode(header: Header, buffer: Bytes, at: int) -> Entry:
     elif header.kind is Kind.MEMBERS:
         data = bytes(MessageView(buffer, start).stored_body)
     return Entry(header.index, header.term, header.kind, data)
+
+
+def encode_mark(place: PhysicalOffset, ranks: Sequence[tuple[str, int, int]]) -> bytes:
+    """Where a log starts, and the first rank of each of its queues: what a member needs to start
+    its log there. See `Install`."""
+    return json.dumps([place, ranks]).encode()
+
+
+def decode_mark(mark: bytes) -> tuple[PhysicalOffset, tuple[tuple[str, int, int], ...]]:
+    """The start of a leader's log, and the first rank of each of its queues. Raises
+    RemoteProtocolError."""
+    try:
+        place, ranks = msgspec.json.decode(mark, type=tuple[int, list[tuple[str, int, int]]])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"the mark of a log can't be read: {error}") from error
+    return PhysicalOffset(place), tuple(ranks)
+
+
+# Where entries are
+
+
+class Places:
+    """Positions of entries: exact for the newest, sampled for older ones.
+
+    Owner: the storage.    Invariant: indices and places grow.
+    """
+
+    __slots__ = ("_indices", "_places", "_thinned")
+
+    def __init__(self) -> None:
+        self._indices: list[LogIndex] = []
+        self._places: list[PhysicalOffset] = []
+        self._thinned = 0
+        """Rows before this rank are already sampled."""
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def add(self, index: LogIndex, place: PhysicalOffset) -> None:
+        assert not self._indices or self._indices[-1] < index
+        self._indices.append(index)
+        self._places.append(place)
+        if len(self._indices) - self._thinned > 2 * EXACT:
+            self._thin()
+
+    def _thin(self) -> None:
+        end, last = len(self._indices) - EXACT, -STEP_BYTES
+        kept: list[int] = []
+        for rank in range(self._thinned, end):
+            if self._places[rank] - last >= STEP_BYTES:
+                last = self._places[rank]
+                kept.append(rank)
+        self._indices[self._thinned : end] = [self._indices[rank] for rank in kept]
+        self._places[self._thinned : end] = [self._places[rank] for rank in kept]
+        self._thinned += len(kept)
+
+    def at_or_before(self, index: LogIndex) -> tuple[LogIndex, PhysicalOffset]:
+        """Return the last known entry up to this one."""
+        rank = bisect_right(self._indices, index) - 1
+        assert rank >= 0, f"entry {index} has expired, or the log is empty"
+        return self._indices[rank], self._places[rank]
+
+    def cut(self, first: LogIndex) -> None:
+        """Drop everything from `first` on."""
+        rank = bisect_left(self._indices, first)
+        del self._indices[rank:], self._places[rank:]
+        self._thinned = min(self._thinned, rank)
+
+    def trim(self, first: LogIndex, place: PhysicalOffset) -> None:
+        """Record that the log now starts with the entry `first` at this position."""
+        rank = bisect_left(self._indices, first)
+        del self._indices[:rank], self._places[:rank]
+        self._thinned = max(0, self._thinned - rank)
+        if not self._indices or self._indices[0] != first:
+            self._indices.insert(0, first)
+            self._places.insert(0, place)
+            self._thinned += 1
+
+    def clear(self) -> None:
+        self._indices.clear()
+        self._places.clear()
+        self._thinned = 0
+
+
+class Found(NamedTuple):
+    """An entry in the log: its header, and its position in its file."""
+
+    header: Header
+    segment: Segment
+    at: int
+    place: PhysicalOffset
+
+    @property
+    def data(self) -> bytes:
+        """The whole entry, header included. Raises StoreDamaged if it cannot be read."""
+        return _read(self.segment, self.at, self.header.entry_bytes)
+
+    @property
+    def time_ms(self) -> int:
+        """Store time of the header. Raises StoreDamaged."""
+        return store_time_of(_read(self.segment, self.at, HEADER_BYTES), 0)
+
+    @property
+    def end(self) -> PhysicalOffset:
+        return PhysicalOffset(self.place + self.header.entry_bytes)
+
+
+def _read(segment: Segment, at: int, size: int) -> bytes:
+    try:
+        return segment.read(at, at + size)
+    except OSError as error:
+        raise StoreDamaged(segment.file.path, str(error), offset=segment.start + at) from error
+
+
+class Entries:
+    """Finds entries by index, and iterates over them. Owner: the storage."""
+
+    __slots__ = ("_log", "_places")
+
+    def __init__(self, log: CommitLog, places: Places) -> None:
+        self._log = log
+        self._places = places
+
+    def find(self, index: LogIndex) -> Found:
+        known, place = self._places.at_or_before(index)
+        found = self.at(place)
+        while known < index:
+            found = self.next(found)
+            known = found.header.index
+        return found
+
+    def at(self, place: PhysicalOffset) -> Found:
+        """Return the entry that starts here. Raises StoreDamaged if there is none."""
+        found = self.maybe_at(place)
+        if found is None:
+            raise StoreDamaged(
+                self._log.directory, "no entry of the group starts here", offset=place
+            )
+        return found
+
+    def maybe_at(self, place: PhysicalOffset) -> Found | None:
+        segment = self._log.segment_at(place)
+        if segment is None:
+            return None
+        at = place - segment.start
+        try:
+            data = segment.read(at, min(at + HEADER_BYTES, self._log.file_bytes))
+        except OSError:
+            return None
+        header = header_at(data, 0, base=place)
+        return None if header is None else Found(header, segment, at, place)
+
+    def next(self, found: Found) -> Found:
+        return self.at(self.behind(found))
+
+    def behind(self, found: Found) -> PhysicalOffset:
+        """Return where the next entry starts, or will start."""
+        end = found.at + found.header.entry_bytes
+        if found.end < self._log.end and end + 8 <= self._log.file_bytes:
+            room, magic = SIZE_AND_MAGIC.unpack(_read(found.segment, end, SIZE_AND_MAGIC.size))
+            if magic == MAGIC_BLANK:
+                return PhysicalOffset(found.end + room)
+        return found.end

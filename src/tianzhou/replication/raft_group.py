@@ -1,40 +1,45 @@
-"""A member of a Raft group: files, log, node, driver and connections.
+"""A member of a Raft group: its node, and what drives it: time, messages and the disk.
 
-The broker appends through it, reads from it what is confirmed (`Replicas`), and is notified when
-the member leads, follows, or is fenced.
+The broker appends through `RaftGroup`, reads from it what is confirmed (`Replicas`), and is
+notified when the member leads, follows, or is fenced. `RaftDriver` calls the node for everything
+that happens, and reports the result to the group.
+
+A save of the node first writes term and vote, in a separate thread because they are synced at once;
+then the log, which is written here and synced by the flush thread of the store. There is one save
+at a time, and everything that arrives meanwhile is in the next one: a group commit.
+
+It is one file because group and driver share one node: an append of the broker, a message and a
+flush each end in the same round of saves, and are read together.
 """
 
+import asyncio
 import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from tianzhou.base.clock import Clock
 from tianzhou.base.errors import ProtocolError, UsageError
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.net.rearm import rearm
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.raft import membership
 from tianzhou.raft.config import RaftConfig
 from tianzhou.raft.leader import has_committed_in_term
 from tianzhou.raft.membership import Members
-from tianzhou.raft.messages import Append, Install, Kind, LogIndex, Message, NodeId
+from tianzhou.raft.messages import Append, Install, Kind, LogIndex, Message, NodeId, Term
 from tianzhou.raft.node import Node, Refusal
-from tianzhou.raft.ready import HardState, Ready
+from tianzhou.raft.ready import HardState, Ready, Save
 from tianzhou.raft.roles import Role
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.durability import Outcome
-from tianzhou.replication.raft_driver import RaftDriver
+from tianzhou.replication.raft_entry import decode_mark
 from tianzhou.replication.raft_peers import Greeting, Peers
-from tianzhou.replication.raft_settings import RaftSettings, check, peers_of
-from tianzhou.replication.raft_state import RaftFiles, new_doubt
-from tianzhou.replication.raft_storage import RaftStorage, decode_mark, first_group
+from tianzhou.replication.raft_settings import RaftSettings, peers_of
+from tianzhou.replication.raft_state import new_doubt
+from tianzhou.replication.raft_storage import Opened
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.config import StoreConfig
-from tianzhou.store.errors import DiskFull
-from tianzhou.store.files import Files
-from tianzhou.store.layout import paths_of
-from tianzhou.store.preflight import examine
-from tianzhou.store.scan import NOWHERE
-from tianzhou.store.store import MessageStore
+from tianzhou.store.errors import DiskFull, StoreDamaged, StoreError
 from tianzhou.wire._generated_codes import ResponseCode
 
 log: Final = logging.getLogger("tianzhou.raft")
@@ -44,87 +49,235 @@ INFLIGHT_MAX: Final = 64
 APPEND_BYTES_MAX: Final = 1 << 20
 PREFERRED_LAG_MAX: Final = 1000
 """Entries; as in DLedger."""
+FULL_RETRY_S: Final = 1.0
 
 
-class Opened(NamedTuple):
-    """The recovered state of a member."""
+class RaftDisk:
+    """Makes the saves of a node durable. Owner: the driver."""
 
-    store: MessageStore
-    storage: RaftStorage
-    files: RaftFiles
-    state: HardState
+    def __init__(self, opened: Opened, *, relaxed: bool) -> None:
+        """`relaxed`: written bytes count as durable without a sync."""
+        self._store, self._storage, self._files, _ = opened
+        self._relaxed = relaxed
+        self._thread = ThreadPoolExecutor(1, "tianzhou-raft")
+        self._awaited: PhysicalOffset | None = None
+        """The current save is complete when the log is synced up to here."""
 
+    @property
+    def is_broken(self) -> bool:
+        return self._store.is_broken
 
-def open_member(
-    settings: RaftSettings, disk: Files, root: str, config: StoreConfig, *, clock: Clock
-) -> Opened:
-    """Recover the directory of a member. A member that may have lost data is in doubt from now on,
-    and its log ends before the damage."""
-    peers = check(settings)
-    files = RaftFiles(disk, root)
-    is_new = files.is_new
-    state: HardState | None = HardState(doubt=0 if settings.raft_new else new_doubt())
-    if is_new:
-        paths = paths_of(root, config)
-        examine(disk, paths, config, clock.now_ms())  # before anything is written there
-        if disk.list(paths.commit_log):
-            raise UsageError(
-                f"{root} holds messages of a broker without a group; give the member an empty "
-                "directory, and let a pipeline or a consumer copy what is needed"
-            )
-        members = Members(frozenset(peers), addresses=text_of(peers))
-        files.create(first_group(settings.raft_group, settings.raft_id, members), state)
-        if state.doubt:
-            log.warning(
-                "raft.empty",
-                extra={
-                    "remedy": "the others repair this member, unless the "
-                    "group is new: then start all of its members with --raft-new"
-                },
-            )
-    else:
-        state = files.load()
-    visible = files.committed()[1]
-    store = MessageStore(disk, root, config, clock, visible=visible, is_repaired=True)
-    damage = [PhysicalOffset(found.start) for found in store.recovered.damage]
-    noted = files.load_group().damaged
-    damage += [PhysicalOffset(noted)] if noted >= 0 else []
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a save is written that was not reported as durable yet."""
+        return self._awaited is not None
 
-    def doubt(place: PhysicalOffset) -> None:
-        """Record the doubt before anything is truncated: a crash must not make the member lose the
-        fact that it lost data."""
-        nonlocal state
-        state = (state or HardState())._replace(doubt=new_doubt())
-        files.save(state)
-        log.error("raft.in_doubt", extra={"place": place, "remedy": "the others repair it"})
+    def save_state(self, state: HardState, then: Callable[[BaseException | None], object]) -> None:
+        """Write term and vote in a thread, which then calls `then` with the error, or None."""
+        done = self._thread.submit(self._files.save, state)
+        done.add_done_callback(lambda _: then(done.exception()))
 
-    if state is None or damage:
-        doubt(min(damage, default=PhysicalOffset(0)))
-    storage = RaftStorage(
-        store,
-        files,
-        sound_end=min(damage, default=NOWHERE),
-        # A relaxed group accepts such a loss; in doubt, none of its members could be elected.
-        on_loss=(lambda _: None) if settings.raft_relaxed else doubt,
-    )
-    assert state is not None, "a state that cannot be loaded is in doubt"
-    group = storage.group
-    if (group.name, group.member) != (settings.raft_group, settings.raft_id):
-        raise UsageError(
-            f"{root} belongs to {group.member} of group {group.name}, not to "
-            f"{settings.raft_id} of {settings.raft_group}"
-        )
-    return Opened(store, storage, files, _not_before(state, storage))
+    def write(self, save: Save) -> None:
+        """Write the log of a save. Raises DiskFull: nothing was written, or it is truncated when it
+        is written again. Raises other errors of the store, and ValueError."""
+        if save.begin is not None:
+            self._storage.begin(save.begin)
+        self._awaited = self._storage.write(save.entries) if save.entries else PhysicalOffset(0)
+
+    def take_durable(self) -> bool:
+        """Whether the written save is durable now. True once for each save."""
+        if self._awaited is None:
+            return False
+        if not self._relaxed and self._store.flushed < self._awaited:
+            return False
+        self._awaited = None
+        return True
+
+    def record_damage(self, hard: HardState, place: int) -> None:
+        """Record that the log is damaged, and that this member is therefore in doubt."""
+        self._files.save(hard if hard.doubt else hard._replace(doubt=new_doubt()))
+        self._storage.note_damage(place)
+
+    def close(self) -> None:
+        """Wait for a vote that may be on its way to the disk."""
+        self._thread.shutdown(wait=True)
 
 
-def _not_before(state: HardState, storage: RaftStorage) -> HardState:
-    """Raise the term of a lost state to that of the log."""
-    term = storage.terms.last_term
-    return state if state.term >= term else state._replace(term=term, vote="")
+class Listener(Protocol):
+    """Receives the events of a member."""
+
+    def role_changed(self) -> None:
+        """Handle a change of the role, the term or the leader. Called before all other events of
+        it."""
+        ...
+
+    def progressed(self, ready: Ready) -> None:
+        """Handle a new commit index, or new entries to apply."""
+        ...
+
+    def fenced(self, reason: str) -> None:
+        """Handle a failed disk: this member has stopped taking part in the group."""
+        ...
 
 
-def text_of(addresses: dict[NodeId, str]) -> str:
-    return ";".join(f"{name}={address}" for name, address in sorted(addresses.items()))
+class RaftDriver:
+    """Drives a node with time, messages and the disk. Owner: the event loop."""
+
+    def __init__(
+        self,
+        node: Node,
+        disk: RaftDisk,
+        *,
+        send: Callable[[Message], None],
+        listener: Listener,
+        tick_s: float,
+    ) -> None:
+        self.node = node
+        self._disk = disk
+        self._send = send
+        self._listener = listener
+        self._tick_s = tick_s
+        self._loop = asyncio.get_running_loop()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._is_awake = False
+        self._seen = self._look()
+        self.is_full = False
+        """Whether the disk is full: such a member does not stand for election."""
+        self.is_stopped = False
+
+    def start(self) -> None:
+        self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        self.wake()
+
+    def stop(self) -> None:
+        """Stop: send and do nothing from now on."""
+        self.is_stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._disk.close()
+
+    # What happens
+
+    def step(self, message: Message) -> None:
+        if not self.is_stopped:
+            self.node.step(message)
+            self.wake()
+
+    def lost(self, member: NodeId) -> None:
+        """The connection from this member ended."""
+        if not self.is_stopped:
+            self.node.lost(member)
+            self.wake()
+
+    def wake(self) -> None:
+        """Schedule the work that the node requests, once per iteration of the event loop."""
+        if not self._is_awake:
+            self._loop.call_soon(self._run)
+            self._is_awake = True  # set last: scheduling the call may raise MemoryError
+
+    def _tick(self) -> None:
+        if self.is_stopped:
+            return
+        self._ticker = rearm(self._loop, self._tick_s, self._tick)
+        if self._disk.is_broken:
+            self._fence("the store is broken")
+            return
+        if not self.is_full or self.node.role is Role.LEADER:
+            self.node.tick()
+        self.drain()
+
+    def _run(self) -> None:
+        self._is_awake = False
+        self.drain()
+
+    # Executing the actions of the node
+
+    def drain(self) -> None:
+        node = self.node
+        self._notice()
+        while not self.is_stopped and node.has_ready():
+            try:
+                ready = node.ready()
+            except StoreDamaged as error:
+                self.doubt(error.offset or 0, str(error))
+                return
+            if ready.save is not None:
+                self._save(ready.save)
+            for message in ready.messages:
+                self._send(message)
+            self._notice()
+            self._listener.progressed(ready)
+
+    def _look(self) -> tuple[Role, int, NodeId]:
+        return self.node.role, self.node.hard.term, self.node.leader
+
+    def _notice(self) -> None:
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            self._listener.role_changed()
+
+    def _save(self, save: Save) -> None:
+        if save.state is None:
+            self._write(save)
+        else:
+            call, saved_state = self._loop.call_soon_threadsafe, self._saved_state
+            self._disk.save_state(save.state, lambda error: call(saved_state, save, error))
+
+    def _saved_state(self, save: Save, error: BaseException | None) -> None:
+        if self.is_stopped:
+            return
+        if error is not None:
+            self._fence(f"saving term and vote failed: {error}")
+            return
+        self._write(save)
+        self.drain()
+
+    def _write(self, save: Save) -> None:
+        if self.is_stopped:
+            return
+        try:
+            self._disk.write(save)
+        except DiskFull as error:
+            if not self.is_full:
+                log.warning("raft.disk_full", extra={"reason": str(error)})
+            self.is_full = True
+            self.node.resign()
+            self._loop.call_later(FULL_RETRY_S, self._write, save._replace(begin=None))
+            return
+        except (StoreError, OSError, ValueError) as error:
+            self._fence(f"writing the log failed: {error}")
+            return
+        self.is_full = False
+        self._confirm()
+
+    def flushed(self) -> None:
+        """Handle a sync of the store."""
+        if not self.is_stopped and self._disk.is_syncing:
+            self._confirm()
+            self.wake()
+
+    def _confirm(self) -> None:
+        if self._disk.take_durable():
+            self.node.advance()
+
+    def doubt(self, place: int, reason: str) -> None:
+        """Record damage of the log: the member must not vote or lead before it is repaired."""
+        if self.is_stopped:
+            return
+        self._disk.close()
+        try:
+            self._disk.record_damage(self.node.hard, place)
+        except OSError as error:
+            reason = f"{reason}; and recording it failed: {error}"
+        self._fence(reason)
+
+    def _fence(self, reason: str) -> None:
+        log.error("raft.fenced", extra={"reason": reason})
+        self.is_stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._listener.fenced(reason)
 
 
 def _check_content(message: Message) -> None:
@@ -157,6 +310,19 @@ class Serving(Protocol):
     def fenced(self, reason: str) -> None: ...
 
 
+class _Reached:
+    """How far a member has committed and applied the log. Owner: the group."""
+
+    __slots__ = ("applied", "applied_end", "committed_end")
+
+    def __init__(self, applied: LogIndex, end: PhysicalOffset) -> None:
+        self.applied = applied
+        self.applied_end = end
+        """Where that entry ends in the commit log: up to here messages are visible."""
+        self.committed_end = end
+        """Up to here the log is committed; on a leader it may be ahead of what is applied."""
+
+
 class RaftGroup:
     """A running member; implements `Replicas` and the driver's `Listener`. Owner: the event
     loop."""
@@ -186,21 +352,16 @@ class RaftGroup:
         )
         self.driver = RaftDriver(
             self.node,
-            self.storage,
-            self.files,
-            self.store,
+            RaftDisk(opened, relaxed=settings.raft_relaxed),
             send=self.peers.send,
             listener=self,
             tick_s=tick_ms / 1000,
-            relaxed=settings.raft_relaxed,
         )
-        self._is_leading = False
-        """Whether messages are accepted, in this term."""
-        self._led_term = 0
-        self._committed = self._applied = self.storage.end_of(saved.commit)
-        self.applied = saved.commit
+        self._led_term: Term | None = None
+        """The term in which this member accepts messages; None while it accepts none."""
+        reached = self._reached = _Reached(saved.commit, self.storage.end_of(saved.commit))
         self._met: tuple[Members, frozenset[NodeId]] | None = None
-        self.store.limit_visible(lambda: self._applied)
+        self.store.limit_visible(lambda: reached.applied_end)
         self.store.when_expired(self._trim)
 
     async def start(self) -> None:
@@ -239,7 +400,7 @@ class RaftGroup:
         yet accepts all members from its settings."""
         history = self.node.core.log.members
         known = {one for _, members in history.rows() for one in members.everyone()}
-        return name in known or (name in self._peers_given and not self.applied)
+        return name in known or (name in self._peers_given and not self._reached.applied)
 
     # Events of the driver and the connections
 
@@ -260,47 +421,46 @@ class RaftGroup:
             "raft.role",
             extra={"role": node.role.value, "term": node.hard.term, "leader": node.leader},
         )
-        if self._is_leading and (node.role, node.hard.term) != (Role.LEADER, self._led_term):
-            self._is_leading = False
-        if not self._is_leading:
+        if (node.role, node.hard.term) != (Role.LEADER, self._led_term):
+            self._led_term = None
             self._serving.follow()
 
     def progressed(self, ready: Ready) -> None:
         self._meet()
-        moved = False
-        if ready.apply_to > self.applied:
-            self.applied, moved = ready.apply_to, True
-            self._applied = self.storage.end_of(ready.apply_to)
-        if self._is_leading:
+        reached, moved = self._reached, False
+        if ready.apply_to > reached.applied:
+            reached.applied, moved = ready.apply_to, True
+            reached.applied_end = self.storage.end_of(ready.apply_to)
+        if self._led_term is not None:
             # Entries that a leader commits are already in its own log.
             end = self.storage.end_of(min(ready.commit, self.storage.last))
-            moved |= end > self._committed
-            self._committed = end
+            moved |= end > reached.committed_end
+            reached.committed_end = end
         elif moved:
-            self._committed = self._applied
+            reached.committed_end = reached.applied_end
         if moved:
             self._serving.settle()
         self._lead_if_ready()
 
     def _lead_if_ready(self) -> None:
-        node = self.node
-        if self._is_leading or node.role is not Role.LEADER or not has_committed_in_term(node.core):
+        node, reached = self.node, self._reached
+        if self.is_leading or node.role is not Role.LEADER or not has_committed_in_term(node.core):
             return
-        if self.applied == self.storage.last == node.core.log.last:
-            self._is_leading, self._led_term = True, node.hard.term
-            self._committed = self._applied
+        if reached.applied == self.storage.last == node.core.log.last:
+            self._led_term = node.hard.term
+            reached.committed_end = reached.applied_end
             try:
                 self._serving.lead()
             except DiskFull as error:
                 log.warning("raft.cannot_serve", extra={"reason": str(error)})
-                self._is_leading, self.driver.is_full = False, True
+                self._led_term, self.driver.is_full = None, True
                 node.resign()  # heartbeats of this member would prevent another leader
                 self.driver.wake()
             else:
                 log.info("raft.serves", extra={"term": node.hard.term})
 
     def fenced(self, reason: str) -> None:
-        self._is_leading = False
+        self._led_term = None
         self._serving.follow()
         self._serving.fenced(reason)
 
@@ -326,7 +486,7 @@ class RaftGroup:
 
     def _prefer(self) -> None:
         """Transfer leadership to the preferred member, if it responds and is nearly up to date."""
-        if not self._is_leading or not self._settings.raft_preferred:
+        if not self.is_leading or not self._settings.raft_preferred:
             return
         for name in self._settings.raft_preferred.replace(",", ";").split(";"):
             if name.strip() == self.node.id:
@@ -338,7 +498,7 @@ class RaftGroup:
                 return
 
     def _note(self) -> None:
-        self.files.note_commit(self.applied, self._applied)
+        self.files.note_commit(self._reached.applied, self._reached.applied_end)
 
     # Writing
 
@@ -346,7 +506,7 @@ class RaftGroup:
         """Raise RequestRejected unless this member is the leader and may propose this many bytes
         now."""
         node = self.node
-        if not self._is_leading or node.role is not Role.LEADER:
+        if self._led_term is None or node.role is not Role.LEADER:
             raise RequestRejected(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead its group"
             )
@@ -360,13 +520,19 @@ class RaftGroup:
         """Append a leader's messages. Raises RequestRejected, and what a store raises."""
         self.check_append(len(chunk.data))
         try:
-            self.driver.write_tail()
+            self._write_tail()
             return self.storage.append(chunk, self.node.hard.term, self._propose)
         except DiskFull:
             self._give_up()
             raise
         finally:
             self.driver.wake()
+
+    def _write_tail(self) -> None:
+        """Write entries that the node appended itself, before any others."""
+        tail = self.node.core.log.after(self.storage.last)
+        if tail:
+            self.storage.write(tail)
 
     def _propose(self, data: bytes) -> None:
         position = self.node.propose(data)
@@ -384,7 +550,7 @@ class RaftGroup:
 
     @property
     def replicated(self) -> PhysicalOffset:
-        return self._committed
+        return self._reached.committed_end
 
     def missing(self) -> Outcome | None:
         return None
@@ -421,7 +587,12 @@ class RaftGroup:
 
     @property
     def is_leading(self) -> bool:
-        return self._is_leading
+        return self._led_term is not None
+
+    @property
+    def applied(self) -> LogIndex:
+        """Everything up to this entry is applied."""
+        return self._reached.applied
 
     @property
     def leader_broker(self) -> str:

@@ -141,3 +141,8 @@ def broker_id_of(member: NodeId, peers: dict[NodeId, str]) -> int:
     if "" in numbers.values() or len({int(number) for number in numbers.values()}) < len(names):
         return names.index(member) + 1
     return int(numbers[member]) + 1
+
+
+def text_of(addresses: dict[NodeId, str]) -> str:
+    """The inverse of `peers_of`."""
+    return ";".join(f"{name}={address}" for name, address in sorted(addresses.items()))

@@ -2,7 +2,7 @@
 
     state    term, vote and doubt: two slots of 512 bytes, at 0 and 4096, written in turn
     commit   how much of the log was recently known to be committed; a hint, never synced
-    marks    positions of entries in the log, see `raft_marks.py`; a hint, never synced
+    marks    positions of entries in the log, so that a start need not read all of it; a hint
     group    JSON: the name of the group, of this member, and its memberships by index
 
 A slot or hint:
@@ -12,10 +12,25 @@ A slot or hint:
 with the index and the physical end in the places of term and doubt, where it is a hint. The CRC-32
 covers everything from `sequence` on. A disk writes a sector whole or not at all, and the slot that
 is written is never the one that counts, so a crash leaves the state before or the state after.
+
+    mark   index 8 | place 8 | term 8 | kind 4 | crc 4
+
+All integers are big-endian; index, place and term are signed. A mark describes one entry: the first
+of every term, every membership change, and one per fixed number of bytes. The CRC-32 covers the CRC
+of the previous mark and the 28 bytes of this one: marks form a chain, which is broken after a crash
+or after a truncation of the log.
+
+Marks are never synced. They can be trusted because, when a mark was written, all marks before it
+described the log that ended there. If the log still has the entry that the mark names, with its
+index and term, then everything before that entry is unchanged (Raft's log matching property), and
+so all earlier marks are right.
 """
 
 import json
+import logging
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from random import SystemRandom
 from typing import Any, Final, NamedTuple, cast
@@ -24,11 +39,13 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.raft import membership
 from tianzhou.raft.membership import Members
-from tianzhou.raft.messages import LogIndex, NodeId, Start, Term
+from tianzhou.raft.messages import Kind, LogIndex, NodeId, Start, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.crc import crc32
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import File, Files, creating, make_lasting_dirs
+
+log: Final = logging.getLogger("tianzhou.raft")
 
 DIRECTORY: Final = "raft"
 SLOT_BYTES: Final = 512
@@ -39,6 +56,14 @@ _HEAD: Final = struct.Struct(">II")
 _FIELDS: Final = struct.Struct(">qqqq")
 _MAGIC: Final = 0x545A5253  # "TZRS"
 VOTE_BYTES_MAX: Final = SLOT_BYTES - _HEAD.size - _FIELDS.size
+_MARK_FIELDS: Final = struct.Struct(">qqqI")
+_MARK_CRC: Final = struct.Struct(">I")
+MARK_BYTES: Final = _MARK_FIELDS.size + _MARK_CRC.size
+_CHAIN_START: Final = bytes(_MARK_CRC.size)
+"""The start of the chain of checksums."""
+EXPIRED_MAX: Final = 4096
+"""Marks of expired entries that are kept, or as many as there are others."""
+_KINDS: Final = frozenset(Kind)
 
 
 class Slot(NamedTuple):
@@ -83,6 +108,11 @@ class GroupState(NamedTuple):
     messages have all expired there is no other record of it."""
     damaged: int = -1
     """Where damage was found in the log, if it is not repaired yet."""
+
+
+def first_group(name: str, member: str, members: Members) -> GroupState:
+    """A group before its first entry."""
+    return GroupState(name, member, ((LogIndex(0), members),))
 
 
 class RaftFiles:
@@ -224,3 +254,116 @@ def new_doubt() -> int:
 def _rows(value: Any) -> tuple[tuple[LogIndex, Members], ...]:
     rows = cast("Sequence[tuple[int, str]]", value)
     return tuple((LogIndex(index), membership.decode(text.encode())) for index, text in rows)
+
+
+# Marks along the log
+
+
+class Spacing(NamedTuple):
+    """The distance between marks, and how much of the log a start reads in spite of them."""
+
+    step_bytes: int = 256 * 1024
+    walk_bytes: int = 16 << 20
+    """Bytes at the end of the log whose headers a start always checks: damage is most likely where
+    the disk wrote last, and this takes less than a second."""
+
+
+class Mark(NamedTuple):
+    index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
+    place: PhysicalOffset
+    term: Term
+    kind: Kind
+
+
+class Marks:
+    """Owner: the storage.    Invariant: indices are those of the marks in the file."""
+
+    def __init__(self, file: File, step_bytes: int) -> None:
+        self._file = file
+        self._step_bytes = step_bytes
+        self._indices = array("q")
+        self._last: Mark | None = None
+        self._chain = _CHAIN_START
+        self._is_given_up = False
+
+    def load(self) -> list[Mark]:
+        """Read the marks with a valid chain. Compare them with the log, then call `keep`."""
+        data, chain, found = self._file.pread(0, self._file.size()), _CHAIN_START, list[Mark]()
+        for at in range(0, len(data) - MARK_BYTES + 1, MARK_BYTES):
+            fields = data[at : at + _MARK_FIELDS.size]
+            crc = data[at + _MARK_FIELDS.size : at + MARK_BYTES]
+            if crc != _chained(chain, fields):
+                break
+            mark, chain = _decode_mark(fields), crc
+            if mark is None or (found and mark.index <= found[-1].index):
+                break
+            found.append(mark)
+        return found
+
+    def keep(self, marks: Sequence[Mark], *, expired: int) -> None:
+        """Continue after these marks, which are right; `expired` others precede them in the
+        file."""
+        if expired > max(EXPIRED_MAX, len(marks)) or not marks:
+            self._rewrite(marks)
+            return
+        self._indices = array("q", [-1] * expired + [mark.index for mark in marks])
+        self._stand_at_end()
+
+    def _rewrite(self, marks: Sequence[Mark]) -> None:
+        self._indices, self._last, self._chain = array("q"), None, _CHAIN_START
+        for mark in marks:
+            self._write(mark)
+
+    def note(self, mark: Mark) -> None:
+        """Record a new entry of the log."""
+        last = self._last
+        if (
+            last is None
+            or mark.term != last.term
+            or mark.kind is Kind.MEMBERS
+            or mark.place - last.place >= self._step_bytes
+        ):
+            self._write(mark)
+
+    def _write(self, mark: Mark) -> None:
+        if self._is_given_up:
+            return
+        fields = _MARK_FIELDS.pack(*mark)
+        chain = _chained(self._chain, fields)
+        try:
+            self._file.pwrite(len(self._indices) * MARK_BYTES, fields + chain)
+        except OSError as error:
+            # A full disk may have space later; a failing disk also fails for the log.
+            # After a missing mark no other may follow: the next start continues from there.
+            self._is_given_up = True
+            log.warning("raft.marks_given_up", extra={"reason": str(error)})
+            return
+        self._indices.append(mark.index)
+        self._last, self._chain = mark, chain
+
+    def cut(self, first: LogIndex) -> None:
+        """Drop the marks of entries from `first` on."""
+        rank = bisect_left(self._indices, first)
+        if rank < len(self._indices):
+            del self._indices[rank:]
+            self._stand_at_end()
+
+    def _stand_at_end(self) -> None:
+        self._last, self._chain = None, _CHAIN_START
+        if self._indices:
+            data = self._file.pread((len(self._indices) - 1) * MARK_BYTES, MARK_BYTES)
+            self._last, self._chain = (
+                _decode_mark(data[: _MARK_FIELDS.size]),
+                data[_MARK_FIELDS.size :],
+            )
+
+
+def _chained(chain: bytes, fields: bytes) -> bytes:
+    return _MARK_CRC.pack(crc32(chain + fields))
+
+
+def _decode_mark(fields: bytes) -> Mark | None:
+    index, place, term, kind = _MARK_FIELDS.unpack(fields)
+    if kind not in _KINDS:
+        return None
+    return Mark(LogIndex(index), PhysicalOffset(place), Term(term), Kind(kind))

@@ -2,15 +2,16 @@
 
 Where possible the log is written before the node requests it: a leader appends its clients' chunks
 at once, because only then are their positions known. The node then waits for the disk.
+
+`open_member` recovers the directory of a member before it takes part in its group.
 """
 
-import json
+import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
-
-from tianzhou.base.errors import RemoteProtocolError
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.raft import membership
@@ -22,17 +23,36 @@ from tianzhou.record.chunk import RecordChunk, join
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import BLANK, MAGIC_BLANK
 from tianzhou.replication import raft_entry
-from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_chunk
-from tianzhou.replication.raft_finding import Entries, Found
-from tianzhou.replication.raft_marks import Mark, Marks, Spacing
-from tianzhou.replication.raft_places import Places
-from tianzhou.replication.raft_state import GroupState, RaftFiles
+from tianzhou.replication.raft_entry import (
+    HEADER_BYTES,
+    Entries,
+    Found,
+    Header,
+    Places,
+    header_chunk,
+)
+from tianzhou.replication.raft_settings import RaftSettings, check, text_of
+from tianzhou.replication.raft_state import (
+    GroupState,
+    Mark,
+    Marks,
+    RaftFiles,
+    Spacing,
+    first_group,
+    new_doubt,
+)
 from tianzhou.store.commit_log import Appended, LogSpan
+from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import MISSING
 from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import DiskFull, StoreDamaged
+from tianzhou.store.files import Files
+from tianzhou.store.layout import paths_of
+from tianzhou.store.preflight import examine
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.store import MessageStore
+
+log: Final = logging.getLogger("tianzhou.raft")
 
 _SPACING: Final = Spacing()
 ENTRY_BYTES_MAX: Final = 4 << 20
@@ -80,15 +100,8 @@ class RaftStorage:
     def saved(self, state: HardState) -> Saved:
         """What the node needs to start."""
         commit = min(self._files.committed()[0], self.last)
-        start = self.terms.start
-        return Saved(
-            state,
-            start,
-            self.last,
-            self.terms.runs()[1:],
-            self.members.rows(),
-            max(commit, start.index),
-        )
+        start, runs, rows = self.terms.start, self.terms.runs()[1:], self.members.rows()
+        return Saved(state, start, self.last, runs, rows, max(commit, start.index))
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[Entry]:
         """See `LogStorage`."""
@@ -131,15 +144,14 @@ class RaftStorage:
         """The store timestamp of an entry, which the next one may need."""
         if index == self.terms.start.index:
             return 0
-        found = self._entries.find(index)
-        return found.time_ms
+        return self._entries.find(index).time_ms
 
     def mark(self) -> bytes:
         """Return where another log must start to match this one, and its queue offsets there."""
         store = self._store
         minimums = [(queue.key, store.min_offset(queue.key)) for queue in store.queues]
-        ranks = [(*key, minimum) for key, minimum in minimums if minimum > 0]
-        return json.dumps([store.log.min_offset, ranks]).encode()
+        ranks = [(key.topic, key.queue_id, minimum) for key, minimum in minimums if minimum > 0]
+        return raft_entry.encode_mark(store.log.min_offset, ranks)
 
     # Starting
 
@@ -359,7 +371,7 @@ class RaftStorage:
 
     def begin(self, begin: Begin) -> None:
         """Discard everything, and restart where the leader's log starts."""
-        place, ranks = decode_mark(begin.mark)
+        place, ranks = raft_entry.decode_mark(begin.mark)
         self.group = self.group._replace(
             members=((begin.start.index, begin.members),),
             start=begin.start,
@@ -392,16 +404,6 @@ class RaftStorage:
         self._files.save_group(self.group)
 
 
-def decode_mark(mark: bytes) -> tuple[PhysicalOffset, tuple[tuple[str, int, int], ...]]:
-    """The start of a leader's log, and the first rank of each of its queues. Raises
-    RemoteProtocolError."""
-    try:
-        place, ranks = msgspec.json.decode(mark, type=tuple[int, list[tuple[str, int, int]]])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"the mark of a log can't be read: {error}") from error
-    return PhysicalOffset(place), tuple(ranks)
-
-
 def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
     if first == 0 and end == len(chunk):
         return chunk
@@ -416,6 +418,81 @@ def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
     )
 
 
-def first_group(name: str, member: str, members: Members) -> GroupState:
-    """A group before its first entry."""
-    return GroupState(name, member, ((LogIndex(0), members),))
+# Starting a member
+
+
+class Opened(NamedTuple):
+    """The recovered state of a member."""
+
+    store: MessageStore
+    storage: RaftStorage
+    files: RaftFiles
+    state: HardState
+
+
+def open_member(
+    settings: RaftSettings, disk: Files, root: str, config: StoreConfig, *, clock: Clock
+) -> Opened:
+    """Recover the directory of a member. A member that may have lost data is in doubt from now on,
+    and its log ends before the damage."""
+    peers = check(settings)
+    files = RaftFiles(disk, root)
+    is_new = files.is_new
+    state: HardState | None = HardState(doubt=0 if settings.raft_new else new_doubt())
+    if is_new:
+        paths = paths_of(root, config)
+        examine(disk, paths, config, clock.now_ms())  # before anything is written there
+        if disk.list(paths.commit_log):
+            raise UsageError(
+                f"{root} holds messages of a broker without a group; give the member an empty "
+                "directory, and let a pipeline or a consumer copy what is needed"
+            )
+        members = Members(frozenset(peers), addresses=text_of(peers))
+        files.create(first_group(settings.raft_group, settings.raft_id, members), state)
+        if state.doubt:
+            log.warning(
+                "raft.empty",
+                extra={
+                    "remedy": "the others repair this member, unless the "
+                    "group is new: then start all of its members with --raft-new"
+                },
+            )
+    else:
+        state = files.load()
+    visible = files.committed()[1]
+    store = MessageStore(disk, root, config, clock, visible=visible, is_repaired=True)
+    damage = [PhysicalOffset(found.start) for found in store.recovered.damage]
+    noted = files.load_group().damaged
+    damage += [PhysicalOffset(noted)] if noted >= 0 else []
+
+    def doubt(place: PhysicalOffset) -> None:
+        """Record the doubt before anything is truncated: a crash must not make the member lose the
+        fact that it lost data."""
+        nonlocal state
+        state = (state or HardState())._replace(doubt=new_doubt())
+        files.save(state)
+        log.error("raft.in_doubt", extra={"place": place, "remedy": "the others repair it"})
+
+    if state is None or damage:
+        doubt(min(damage, default=PhysicalOffset(0)))
+    storage = RaftStorage(
+        store,
+        files,
+        sound_end=min(damage, default=NOWHERE),
+        # A relaxed group accepts such a loss; in doubt, none of its members could be elected.
+        on_loss=(lambda _: None) if settings.raft_relaxed else doubt,
+    )
+    assert state is not None, "a state that cannot be loaded is in doubt"
+    group = storage.group
+    if (group.name, group.member) != (settings.raft_group, settings.raft_id):
+        raise UsageError(
+            f"{root} belongs to {group.member} of group {group.name}, not to "
+            f"{settings.raft_id} of {settings.raft_group}"
+        )
+    return Opened(store, storage, files, _not_before(state, storage))
+
+
+def _not_before(state: HardState, storage: RaftStorage) -> HardState:
+    """Raise the term of a lost state to that of the log."""
+    term = storage.terms.last_term
+    return state if state.term >= term else state._replace(term=term, vote="")

@@ -8,9 +8,8 @@ from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.chunk import Entry as Message
 from tianzhou.record.chunk import RecordChunk, build
-from tianzhou.replication.raft_marks import Spacing
-from tianzhou.replication.raft_state import RaftFiles
-from tianzhou.replication.raft_storage import RaftStorage, first_group
+from tianzhou.replication.raft_state import RaftFiles, Spacing, first_group
+from tianzhou.replication.raft_storage import RaftStorage
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.files import Files, RealFiles, Usage
 from tianzhou.store.store import MessageStore

@@ -13,7 +13,7 @@ from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.chunk import stamp
 from tianzhou.record.walk import walk
-from tianzhou.replication import raft_entry, raft_marks, raft_state
+from tianzhou.replication import raft_entry, raft_state
 from tianzhou.replication.raft_entry import BODY, HEADER_BYTES
 from tianzhou.replication.raft_state import RaftFiles, Slot, decode_slot, encode_slot
 from tianzhou.testing.sim.disk import SimDisk
@@ -54,8 +54,8 @@ def test_raft_page_shows_a_mark() -> None:
     for offset, size, _ in rows(3):
         assert offset == at
         at += size
-    assert at == raft_marks.MARK_BYTES
-    assert [name for *_, name in rows(3)] == [*raft_marks.Mark._fields, "crc"]
+    assert at == raft_state.MARK_BYTES
+    assert [name for *_, name in rows(3)] == [*raft_state.Mark._fields, "crc"]
 
 
 def made(kind: Kind) -> Entry:

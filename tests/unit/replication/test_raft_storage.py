@@ -14,9 +14,8 @@ from tianzhou.raft.ready import Begin, HardState
 from tianzhou.record.message import decode_all
 from tianzhou.replication import raft_entry
 from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
-from tianzhou.replication.raft_group import Opened, open_member
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.replication.raft_storage import RaftStorage, decode_mark
+from tianzhou.replication.raft_storage import Opened, RaftStorage, open_member
 from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.verify import Directory
@@ -329,4 +328,4 @@ def test_member_that_lost_its_whole_log_is_in_doubt(leader: Log, tmp_path: Path)
 )
 def test_mark_that_cannot_be_decoded_is_a_protocol_error(mark: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="mark of a log"):
-        decode_mark(mark)
+        raft_entry.decode_mark(mark)

@@ -14,8 +14,8 @@ from tianzhou.raft.membership import Members
 from tianzhou.raft.node import Refusal
 from tianzhou.raft.roles import Role
 from tianzhou.replication.durability import Outcome
-from tianzhou.replication.raft_group import RaftGroup, text_of
-from tianzhou.replication.raft_settings import is_loopback, peers_of
+from tianzhou.replication.raft_group import RaftGroup
+from tianzhou.replication.raft_settings import is_loopback, peers_of, text_of
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_cluster import ChangeRaftRequest

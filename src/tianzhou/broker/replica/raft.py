@@ -31,8 +31,9 @@ from tianzhou.broker.role import Role, RoleState
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.durability import Durability, durability_of
-from tianzhou.replication.raft_group import Opened, RaftGroup
+from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+from tianzhou.replication.raft_storage import Opened
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.derive import QueueUnits
 from tianzhou.store.errors import DiskFull

@@ -10,7 +10,7 @@ from raft_logs import MARKED, Log, barrier, members
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.raft.messages import Kind, LogIndex, Term
-from tianzhou.replication.raft_marks import EXPIRED_MAX, MARK_BYTES, Mark, Marks, Spacing
+from tianzhou.replication.raft_state import EXPIRED_MAX, MARK_BYTES, Mark, Marks, Spacing
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import RealFiles
 from tianzhou.testing.sim.disk import SimDisk
