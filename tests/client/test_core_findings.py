@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from test_core_replicas import group, peer
 from test_core_views import BROKER, DISK, GIB, GROUP, NOW
-from tianzhou.broker.observe.watchdog import Kind
 
 from tianzhou.admin.doctor.findings import merged, problem
+from tianzhou.broker.observe.watchdog import Kind
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.findings import (
     DIFFER,

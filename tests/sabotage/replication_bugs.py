@@ -67,7 +67,7 @@ EPOCHS: Final = (
         "epoch used that another slave has claimed",
         "test_promotion:test_claimed_epoch_of_another_broker_is_not_used",
         (
-            "tianzhou.broker.replica.promotion:RoleChanges._on_newer_epoch",
+            "tianzhou.broker.replica.master_slave:RoleChanges._on_newer_epoch",
             "self.machine.handle(Event.CLAIM_LOST)",
             "pass",
         ),

@@ -36,9 +36,9 @@ def nameserver(
     """Start a NameServer."""
     # Imported here because `--help` needs none of it.
     from tianzhou.admin.commands.session import credentials_from_environment
+    from tianzhou.base.host_names import with_port
     from tianzhou.base.settings import load, spellings
     from tianzhou.broker.config import BrokerConfig
-    from tianzhou.broker.replica.own_address import with_port
     from tianzhou.cmd import serve
     from tianzhou.cmd.clock import SystemClock
     from tianzhou.nameserver.config import NameServerConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.base.host_names import is_disguised_address
+from tianzhou.base.host_names import is_disguised_address, with_port
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,8 @@ def test_is_disguised_address_of_a_number_is_true(host: str) -> None:
 )
 def test_is_disguised_address_of_a_name_is_false(host: str) -> None:
     assert not is_disguised_address(host)
+
+
+def test_with_port_puts_brackets_around_ipv6() -> None:
+    assert with_port("::1", 5) == "[::1]:5"
+    assert with_port("h", 5) == "h:5"

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.master_slave import MasterSlave
+from tianzhou.broker.replica.master_slave import MasterSlave, RoleChanges
 from tianzhou.broker.replica.mode import NameServerReport
-from tianzhou.broker.replica.promotion import RoleChanges
 from tianzhou.broker.replica.role_change import RoleMachine
 from tianzhou.broker.replica.roles import TRANSITIONS, Effect, Event, State
 from tianzhou.broker.role import Role

@@ -1,4 +1,4 @@
-"""Registers this broker and its topics with NameServers."""
+"""How clients find this broker: its address, and its registration with NameServers."""
 
 import asyncio
 import contextlib
@@ -12,11 +12,14 @@ import msgspec
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
+from tianzhou.base.host_names import with_port
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.mode import Mode, NameServerReport
-from tianzhou.broker.role import Permission
+from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
+from tianzhou.net.acceptor import bind
+from tianzhou.net.connect import source_address
 from tianzhou.net.dial import dial
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.errors import StoreError
@@ -56,7 +59,11 @@ CLAIMS: Final = 3
 """How often a starting broker retries to register a name that is taken."""
 
 
-class _Holder(NamedTuple):
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class Holder(NamedTuple):
     """The live broker that has the name and id of this one, as a NameServer reports."""
 
     address: str
@@ -66,6 +73,190 @@ class _Holder(NamedTuple):
 
 class NameTaken(TianzhouError):
     """Another live broker has the name and id of this one."""
+
+
+class Endpoint(NamedTuple):
+    """A bound port, and the address to announce for it."""
+
+    bound: socket.socket
+    host: str
+    port: int
+    address: str
+
+
+def open_endpoint(config: BrokerConfig) -> Endpoint:
+    """Bind the broker's port. Connections are accepted once the broker listens on it."""
+    bound = bind(config.host, config.port)
+    host, port = own_host(config), bound.getsockname()[1]
+    return Endpoint(bound, host, port, with_port(host, port))
+
+
+def own_host(config: BrokerConfig) -> str:
+    """The configured host, or the one that the broker listens on. A broker that listens on all
+    addresses announces the one from which NameServers see it connect: clients that reach the
+    NameServers are likely to reach that address too."""
+    if config.address or config.host not in _EVERYWHERE:
+        return (config.address or config.host).strip("[]")
+    servers = (server.strip() for server in config.nameservers.split(";"))
+    found = (_source_towards(server) for server in servers if server)
+    return next((host for host in found if host), _LOOPBACK)
+
+
+def _source_towards(server: str) -> str:
+    """The address of this machine on the route to the server; empty if there is no route. Nothing
+    is sent."""
+    host, _, port = server.rpartition(":")
+    try:
+        return source_address(host.strip("[]"), int(port))
+    except (OSError, UnicodeError):
+        return ""
+
+
+class RegistrationContent:
+    """What a registration says about this broker. Owner: its registration."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        permission: Permission,
+        mode: Mode,
+        *,
+        address: str,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._permission = permission
+        self._mode = mode
+        self._address = address
+        self._ha_address = address
+
+    def set_ha_address(self, ha_address: str) -> None:
+        """Announce where slaves connect, if that is not the broker's own address."""
+        self._ha_address = ha_address
+
+    def identity(self) -> dict[str, str]:
+        return {
+            "brokerName": self._config.name,
+            "brokerAddr": self._address,
+            "clusterName": self._config.cluster,
+            "haServerAddr": self._ha_address,
+            "brokerId": str(self._mode.role_state.broker_id),
+        }
+
+    def encode(self) -> tuple[dict[str, str], bytes]:
+        """The fields and the body of a registration."""
+        topics = allowed(self._topics.table(), self._permission.bits)
+        announced = self._mode.announcement()
+        epoch = announced.epoch
+        if epoch:
+            # A NameServer rejects a master whose epoch is lower than that of a later one.
+            version = msgspec.structs.replace(topics.data_version, state_version=epoch)
+            topics = msgspec.structs.replace(topics, data_version=version)
+        ext = self.identity()
+        if announced.is_claim:
+            ext["brokerId"] = str(MASTER_ID)
+        ext |= {"compressed": "false", "bodyCrc32": "0"}
+        if not self._config.address:
+            ext[ADDRESS_BY_DIAL] = "true"
+        if epoch or announced.has_group:
+            ext[EPOCH] = str(epoch)
+        if announced.token:
+            ext[EPOCH_TOKEN] = announced.token
+        return ext, fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
+
+    def taken_text(self, server: str, holder: str) -> str:
+        return (
+            f"NameServer {server} refuses this broker: the name {self._config.name!r} with id "
+            f"{self._mode.role_state.broker_id} belongs to the broker at {holder}, which is alive; "
+            "set another brokerName (or brokerId, for a replica of that broker), or stop the other "
+            "one"
+        )
+
+
+class NameServerConnections:
+    """One connection to each NameServer, opened when it is needed. Owner: the registration."""
+
+    def __init__(self, credentials: Credentials | None) -> None:
+        self._credentials = credentials
+        self._connections: dict[str, ServerConnection] = {}
+
+    def is_open(self, server: str) -> bool:
+        connection = self._connections.get(server)
+        return connection is not None and connection.is_open
+
+    async def call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
+        """The response, or the reason why it is missing."""
+        connection = self._connections.get(server)
+        if connection is None or not connection.is_open:
+            host, _, port = server.strip().rpartition(":")
+            try:
+                connection = self._connections[server] = await dial(host.strip("[]"), int(port))
+            except OSError as error:  # a TimeoutError is one as well
+                return _unreachable(host, error)
+        answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, body)
+        connection.ask(code, ext, body, _resolve(answered), timeout_s=ANSWER_S)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await answered or NO_ANSWER
+        except TimeoutError:
+            return NO_ANSWER
+
+    def abort(self) -> None:
+        for connection in self._connections.values():
+            connection.abort()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+
+class NameServerAnswers:
+    """What each NameServer said to the last registration. Owner: the registration."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, str] = {}
+        """NameServers that did not accept the registration, with the reason."""
+        self.taken: dict[str, Holder] = {}
+        """NameServers that refuse this broker because another live one has its name, with that
+        broker."""
+        self._missing: dict[str, dict[str, int]] = {}
+        """Missing brokers and the time each disappeared."""
+
+    def record(self, server: str, answer: Header | str) -> bool:
+        """Record a response, or the reason why it is missing; returns whether the NameServer
+        accepted the registration."""
+        if isinstance(answer, Header) and answer.code == 0:
+            self.failed.pop(server, None)
+            self.taken.pop(server, None)
+            self._record_missing(server, answer.ext)
+            return True
+        self._missing.pop(server, None)
+        if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
+            self.taken[server] = Holder(answer.ext[NAME_TAKEN], _number(answer.ext, FREE_ID))
+        else:
+            self.taken.pop(server, None)
+        is_response = isinstance(answer, Header)
+        reason = f"{answer.remark} (code {answer.code})" if is_response else answer
+        if self.failed.get(server) != reason:
+            log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
+        self.failed[server] = reason
+        return False
+
+    def _record_missing(self, server: str, ext: Mapping[str, str]) -> None:
+        try:
+            self._missing[server] = read_missing(ext)
+        except BodyError as error:
+            log.warning("answer.unreadable", extra={"nameserver": server, "reason": str(error)})
+
+    def missing_brokers(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for missing in self._missing.values():
+            for name, since_ms in missing.items():
+                found[name] = min(found.get(name, since_ms), since_ms)
+        return found
 
 
 class Registration:
@@ -85,23 +276,11 @@ class Registration:
         clock: Clock,
     ) -> None:
         self._config = config
-        self._topics = topics
-        self._permission = permission
         self._mode = mode
-        self._address = address
-        self._ha_address = address
-        """Where slaves connect."""
+        self._content = RegistrationContent(config, topics, permission, mode, address=address)
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
-        self._connections: dict[str, ServerConnection] = {}
-        self._pair = Credentials.read(config.cluster_credentials)
-        self._failed: dict[str, str] = {}
-        """NameServers that did not accept the last registration, with the reason."""
-        self._taken: dict[str, _Holder] = {}
-        """NameServers that refuse this broker because another live one has its name, with that
-        broker."""
-        self._missing: dict[str, dict[str, int]] = {}
-        """Missing brokers and the time each disappeared, from the last response of each
-        NameServer."""
+        self._connections = NameServerConnections(Credentials.read(config.cluster_credentials))
+        self._answers = NameServerAnswers()
         self._since = Since(clock)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -115,23 +294,17 @@ class Registration:
 
     def missing(self) -> dict[str, str]:
         """NameServers that do not list this broker, with the reason as far as they gave one."""
-        connections = self._connections
+        failed, connections = self._answers.failed, self._connections
         return {
-            server: self._failed.get(server, NO_ANSWER)
+            server: failed.get(server, NO_ANSWER)
             for server in self._servers
-            if server in self._failed
-            or server not in connections
-            or not connections[server].is_open
+            if server in failed or not connections.is_open(server)
         }
 
     def missing_brokers(self) -> dict[str, int]:
         """Missing brokers of the cluster and the time each disappeared, as the NameServers
         report."""
-        found: dict[str, int] = {}
-        for missing in self._missing.values():
-            for name, since_ms in missing.items():
-                found[name] = min(found.get(name, since_ms), since_ms)
-        return found
+        return self._answers.missing_brokers()
 
     def wake(self) -> None:
         """Register soon: the response names the master."""
@@ -147,40 +320,33 @@ class Registration:
 
         `ha_address` is where slaves connect; by default at the broker's own address."""
         if ha_address is not None:
-            self._ha_address = ha_address
+            self._content.set_ha_address(ha_address)
         await self.register()
         for _ in range(CLAIMS):
-            if not self._taken:
+            if not self._answers.taken:
                 return
             await asyncio.sleep(RETRY_S)
             await self.register()
         await self._use_free_id()
-        for server, holder in self._taken.items():
-            raise NameTaken(self._taken_text(server, holder.address))
+        for server, holder in self._answers.taken.items():
+            raise NameTaken(self._content.taken_text(server, holder.address))
 
     async def _use_free_id(self) -> None:
         """Register with another id if that of this slave was given to a master that stepped down
         while this slave was away."""
-        free_id = max((holder.free_id for holder in self._taken.values()), default=0)
+        free_id = max((holder.free_id for holder in self._answers.taken.values()), default=0)
         if free_id and self._mode.use_id(free_id):
             await self.register()
 
-    def _taken_text(self, server: str, holder: str) -> str:
-        return (
-            f"NameServer {server} refuses this broker: the name {self._config.name!r} with id "
-            f"{self._mode.role_state.broker_id} belongs to the broker at {holder}, which is alive; "
-            "set another brokerName (or brokerId, for a replica of that broker), or stop the other "
-            "one"
-        )
-
     def alarms(self) -> Iterator[Alarm]:
         """Alarms about how clients find this broker."""
-        taken = next(iter(self._taken.items()), None)
+        refusals = self._answers.taken
+        taken = next(iter(refusals.items()), None)
         since_ms = self._since.began_ms("name_taken", holds=taken is not None)
         if taken is not None:
-            said, _, remedy = self._taken_text(taken[0], taken[1].address).rpartition("; ")
+            said, _, remedy = self._content.taken_text(taken[0], taken[1].address).rpartition("; ")
             yield Alarm(kind="name_taken", text=said, remedy=remedy, since_ms=since_ms)
-        unknown = {at: why for at, why in self.missing().items() if at not in self._taken}
+        unknown = {at: why for at, why in self.missing().items() if at not in refusals}
         since_ms = self._since.began_ms("unregistered", holds=bool(unknown))
         if unknown:
             reasons = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
@@ -274,99 +440,34 @@ class Registration:
 
     async def _register(self, server: str) -> bool:
         """Returns whether the NameServer accepted the registration."""
-        topics = allowed(self._topics.table(), self._permission.bits)
-        announced = self._mode.announcement()
-        epoch = announced.epoch
-        if epoch:
-            # A NameServer rejects a master whose epoch is lower than that of a later one.
-            version = msgspec.structs.replace(topics.data_version, state_version=epoch)
-            topics = msgspec.structs.replace(topics, data_version=version)
-        body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
-        ext = self._identity()
-        if announced.is_claim:
-            ext["brokerId"] = str(MASTER_ID)
-        ext |= {"compressed": "false", "bodyCrc32": "0"}
-        if not self._config.address:
-            ext[ADDRESS_BY_DIAL] = "true"
-        if epoch or announced.has_group:
-            ext[EPOCH] = str(epoch)
-        if announced.token:
-            ext[EPOCH_TOKEN] = announced.token
-        answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
-        if isinstance(answer, Header) and answer.code == 0:
-            self._failed.pop(server, None)
-            self._taken.pop(server, None)
-            self._note_missing(server, answer.ext)
+        ext, body = self._content.encode()
+        answer = await self._connections.call(server, RequestCode.REGISTER_BROKER, ext, body)
+        is_accepted = self._answers.record(server, answer)
+        if is_accepted and isinstance(answer, Header):
             self._mode.on_nameserver_report(_report(answer.ext))
-            return True
-        self._missing.pop(server, None)
-        if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
-            self._taken[server] = _Holder(answer.ext[NAME_TAKEN], _number(answer.ext, FREE_ID))
-        else:
-            self._taken.pop(server, None)
-        is_response = isinstance(answer, Header)
-        reason = f"{answer.remark} (code {answer.code})" if is_response else answer
-        if self._failed.get(server) != reason:
-            log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
-        self._failed[server] = reason
-        return False
-
-    def _note_missing(self, server: str, ext: Mapping[str, str]) -> None:
-        try:
-            self._missing[server] = read_missing(ext)
-        except BodyError as error:
-            log.warning("answer.unreadable", extra={"nameserver": server, "reason": str(error)})
-
-    def _identity(self) -> dict[str, str]:
-        return {
-            "brokerName": self._config.name,
-            "brokerAddr": self._address,
-            "clusterName": self._config.cluster,
-            "haServerAddr": self._ha_address,
-            "brokerId": str(self._mode.role_state.broker_id),
-        }
-
-    async def _call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
-        """The response, or the reason why it is missing."""
-        connection = self._connections.get(server)
-        if connection is None or not connection.is_open:
-            host, _, port = server.strip().rpartition(":")
-            try:
-                connection = self._connections[server] = await dial(host.strip("[]"), int(port))
-            except OSError as error:  # a TimeoutError is one as well
-                return _unreachable(host, error)
-        answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
-        if self._pair is not None:
-            ext = self._pair.sign(ext, body)
-        connection.ask(code, ext, body, _resolve(answered), timeout_s=ANSWER_S)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await answered or NO_ANSWER
-        except TimeoutError:
-            return NO_ANSWER
+        return is_accepted
 
     def abort(self) -> None:
         """Stop without unregistering, as the end of a process does."""
         if self._task is not None:
             self._task.cancel()
-        for connection in self._connections.values():
-            connection.abort()
+        self._connections.abort()
 
     async def close(self) -> None:
         """Unregister, so that clients use other brokers at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        known = [server for server, connection in self._connections.items() if connection.is_open]
+        connections, identity = self._connections, self._content.identity()
         leave = (
-            self._call(server, RequestCode.UNREGISTER_BROKER, self._identity(), b"")
-            for server in known
+            connections.call(server, RequestCode.UNREGISTER_BROKER, identity, b"")
+            for server in self._servers
+            if connections.is_open(server)
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await asyncio.gather(*leave)
-        for connection in self._connections.values():
-            connection.close()
+        connections.close()
 
 
 def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:

@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.own_address import own_host, with_port
+from tianzhou.broker.replica.registration import own_host
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,3 @@ def test_own_host_is_the_setting_or_derived_from_the_nameserver(
 ) -> None:
     config = BrokerConfig(host=host, address=address, nameservers=nameservers)
     assert own_host(config) == found
-
-
-def test_with_port_puts_ipv6_in_brackets() -> None:
-    assert with_port("::1", 5) == "[::1]:5"
-    assert with_port("h", 5) == "h:5"
