@@ -5,7 +5,7 @@ An invariant is a class. It is called when something happens that could break it
 worth more than an assertion in the node.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tianzhou.raft.membership import Members
 from tianzhou.raft.messages import Entry, LogIndex, Message, NodeId, Term, VoteRequest
@@ -101,29 +101,36 @@ class Invariant:
         """A member notices that the connection from another member ended."""
 
 
-HOOKS: Final = tuple(name for name in vars(Invariant) if name.startswith("on_"))
+def _overriding(invariants: list[Invariant], name: str) -> list[Invariant]:
+    """Return the invariants that need this event: calls are most of the work."""
+    return [one for one in invariants if name in vars(type(one))]
+
+
+class LogChecks:
+    """Invariants of what is committed: which entries, in which order, and what clients learn."""
+
+    def __init__(self, invariants: list[Invariant]) -> None:
+        self.commit = [one.on_commit for one in _overriding(invariants, "on_commit")]
+        self.apply = [one.on_apply for one in _overriding(invariants, "on_apply")]
+        self.ack = [one.on_ack for one in _overriding(invariants, "on_ack")]
+        self.read = [one.on_read for one in _overriding(invariants, "on_read")]
 
 
 class Checks:
-    """Calls each invariant only for the events that it overrides: calls are most of the work."""
+    """Calls each invariant only for the events that it overrides: here those of a member, its disk
+    and its messages."""
 
     def __init__(self, invariants: list[Invariant]) -> None:
-        def told(name: str) -> list[Invariant]:
-            return [one for one in invariants if name in vars(type(one))]
-
-        self.role = [one.on_role for one in told("on_role")]
-        self.save = [one.on_save for one in told("on_save")]
-        self.synced = [one.on_synced for one in told("on_synced")]
-        self.send = [one.on_send for one in told("on_send")]
-        self.delivered = [one.on_delivered for one in told("on_delivered")]
-        self.asked = [one.on_asked for one in told("on_asked")]
-        self.commit = [one.on_commit for one in told("on_commit")]
-        self.apply = [one.on_apply for one in told("on_apply")]
-        self.ack = [one.on_ack for one in told("on_ack")]
-        self.read = [one.on_read for one in told("on_read")]
-        self.tick = [one.on_tick for one in told("on_tick")]
-        self.start = [one.on_start for one in told("on_start")]
-        self.lost = [one.on_lost for one in told("on_lost")]
+        self.log = LogChecks(invariants)
+        self.role = [one.on_role for one in _overriding(invariants, "on_role")]
+        self.save = [one.on_save for one in _overriding(invariants, "on_save")]
+        self.synced = [one.on_synced for one in _overriding(invariants, "on_synced")]
+        self.send = [one.on_send for one in _overriding(invariants, "on_send")]
+        self.delivered = [one.on_delivered for one in _overriding(invariants, "on_delivered")]
+        self.asked = [one.on_asked for one in _overriding(invariants, "on_asked")]
+        self.tick = [one.on_tick for one in _overriding(invariants, "on_tick")]
+        self.start = [one.on_start for one in _overriding(invariants, "on_start")]
+        self.lost = [one.on_lost for one in _overriding(invariants, "on_lost")]
 
 
 def is_quorum(members: Members, present: set[NodeId]) -> bool:

@@ -301,11 +301,11 @@ class World:
         before = member.commit
         if ready.commit != before:
             member.commit = ready.commit
-            for told in self.checks.commit:
+            for told in self.checks.log.commit:
                 told(member, before)
         if ready.apply_to > member.applied:
             first = max(LogIndex(member.applied + 1), LogIndex(member.disk.start.index + 1))
-            for told in self.checks.apply:
+            for told in self.checks.log.apply:
                 told(member, first, LogIndex(ready.apply_to + 1))
             member.applied = ready.apply_to
         waiting = member.waiting
@@ -317,7 +317,7 @@ class World:
     def _ack(self, member: SimMember, waiting: Waiting) -> None:
         self.count("acknowledged")
         entry = Entry(waiting.index, waiting.term, Kind.CHUNK, waiting.value)
-        for told in self.checks.ack:
+        for told in self.checks.log.ack:
             told(member, entry)
         ghost = self.ghost
         ghost.acked = max(ghost.acked, waiting.index)
@@ -326,7 +326,7 @@ class World:
     def _answer(self, member: SimMember, read: ReadAt) -> None:
         self.count("reads")
         assert isinstance(read.token, int)
-        for told in self.checks.read:
+        for told in self.checks.log.read:
             told(member, LogIndex(read.token), read.index)
 
     def propose(self, member: SimMember, value: bytes) -> bool:
