@@ -21,7 +21,7 @@ BUGS: Final = (
     _bug(
         "gate forgets a kind of change",
         "replica",
-        (_GATE + "check", "if effect in MASTER_ONLY:", "if effect is Effect.MESSAGES:"),
+        (_GATE + "check", "if effect is not None:", "if effect is Effect.MESSAGES:"),
     ),
     _bug(
         "replica creates groups for heartbeats",

@@ -55,8 +55,10 @@ class ModeFacts(Protocol):
         """Whether another broker may have messages that this one does not have."""
         ...
 
-    def where_next(self, unread_bytes: int) -> int:
-        """The id of the broker to read from next, if this much of the log is unread."""
+    @property
+    def where_next(self) -> Callable[[int], int] | None:
+        """Returns the id of the broker to read from next, if this many bytes of the log are
+        unread. None: there is no other broker to read from."""
         ...
 
 

@@ -9,7 +9,7 @@ that other connections are served in between.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Final, Protocol, TypeVar
 
 from tianzhou.base.errors import TianzhouError
@@ -35,6 +35,11 @@ OUT_OF_MEMORY: Final = "the server has no memory for this request; request less,
 class Gate(Protocol):
     """Decides where a request may be executed, and when its response may be sent."""
 
+    @property
+    def codes(self) -> Collection[int]:
+        """The codes that the gate is asked about; all others pass."""
+        ...
+
     def check(self, request: Request) -> None:
         """Raise RequestRejected if this server must not execute the request."""
         ...
@@ -46,6 +51,8 @@ class Gate(Protocol):
 
 class _OpenGate:
     """Lets everything pass."""
+
+    codes: Final = frozenset[int]()
 
     def check(self, request: Request) -> None:
         pass
@@ -71,6 +78,7 @@ class RequestRouter:
         once."""
         self._handlers = handlers
         self._gate = gate or _OpenGate()
+        self._gated_codes = frozenset(self._gate.codes)
         self._refused = refused
         self.run_later = run_later
         self._unfinished: deque[tuple[Request, Steps[Reply]]] = deque()
@@ -101,7 +109,7 @@ class RequestRouter:
     def _respond(self, request: Request, reply: Reply) -> None:
         if reply.code != ResponseCode.SUCCESS:
             self._refused(reply.code)
-        elif self._gate.holds(request, reply):
+        elif request.header.code in self._gated_codes and self._gate.holds(request, reply):
             return
         if not request.header.is_oneway:
             request.peer.send(encode_reply(request.header, reply))
@@ -114,7 +122,8 @@ class RequestRouter:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {code} not supported",
             )
-        self._gate.check(request)
+        if code in self._gated_codes:
+            self._gate.check(request)
         return handler(request)
 
     def _guarded(self, request: Request, step: Callable[[], T]) -> T | Reply:

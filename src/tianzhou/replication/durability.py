@@ -9,7 +9,7 @@ response that timed out names the guarantee that was not met, and never reports 
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tianzhou.base.kinds import PhysicalOffset
@@ -63,10 +63,11 @@ class Durability:
     replicas: Replicas | None = None
     """None if responses do not wait for replicas."""
     replicas_timeout_s: float = 0.0
+    waits: bool = field(init=False)
+    """Whether responses wait at all. If not, no message needs a verdict."""
 
-    @property
-    def waits(self) -> bool:
-        return self.flush_waits or self.replicas is not None
+    def __post_init__(self) -> None:
+        self.waits = self.flush_waits or self.replicas is not None
 
     @property
     def timeout_s(self) -> float:
@@ -76,6 +77,7 @@ class Durability:
     def wait_for(self, replicas: Replicas | None, timeout_s: float) -> None:
         """Make responses wait for these replicas from now on; None means for no replica."""
         self.replicas, self.replicas_timeout_s = replicas, timeout_s
+        self.waits = self.flush_waits or replicas is not None
 
     def limit_wait(self, timeout_s: float) -> None:
         """Change how long a response may wait for replicas."""

@@ -313,7 +313,8 @@ def test_commit_is_confirmed_when_the_record_is_read_even_without_a_change(leade
 
 def test_commit_is_unknown_when_the_role_is_lost(leader: Member) -> None:
     outcomes: list[Outcome] = []
-    leader.writer._durability.flush_waits = True
+    durability = leader.writer._durability
+    durability.flush_waits = durability.waits = True
     leader.metadata.commit(outcomes.append)
     leader.writer.give_up()
     assert outcomes == [Outcome.NOT_MASTER]

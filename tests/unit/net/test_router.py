@@ -57,6 +57,21 @@ def _long(_: Request) -> Reply:
     raise UsageError(10_000 * "x")
 
 
+class OneCode:
+    """A gate that decides about code 1, and keeps its replies."""
+
+    codes = frozenset({1})
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def check(self, request: Request) -> None:
+        self.asked.append(request.header.code)
+
+    def holds(self, request: Request, reply: Reply) -> bool:
+        return True
+
+
 def answer(front: Front, code: int, *, flag: int = 0, body: bytes = b"") -> Header | None:
     wired = Wired(front)
     wired.arrives(encode_command(Header(code=code, opaque=7, flag=flag), body))
@@ -191,3 +206,11 @@ def test_router_without_a_loop_runs_all_steps_at_once() -> None:
     front.router = RequestRouter({1: _in_steps})
     found = answer(front, 1, body=b"2000")
     assert found is not None
+
+
+def test_gate_is_asked_about_its_codes_alone() -> None:
+    front, gate = Front(), OneCode()
+    front.router = RequestRouter({1: _reply, 2: _reply}, gate)
+    assert answer(front, 1) is None
+    assert answer(front, 2) is not None
+    assert gate.asked == [1]

@@ -34,6 +34,7 @@ from tianzhou.wire.errors import HeaderFieldError
 from tianzhou.wire.frame import FrameBatch, frame_prefix
 from tianzhou.wire.header import RESPONSE_FLAG, VERSION, Header, SerialiseType
 from tianzhou.wire.names import (
+    MASTER_ID,
     PULL_COMMIT_OFFSET,
     PULL_SUSPEND,
 )
@@ -153,9 +154,10 @@ class PullStore(QueueReader, LogAppender, Protocol):
 class ReadGroup(Protocol):
     """The master and slaves of this broker, as far as pulls depend on them."""
 
-    def where_next(self, unread_bytes: int) -> int:
-        """The id of the broker to read from next; `unread_bytes` of the log follow what was
-        read."""
+    @property
+    def where_next(self) -> Callable[[int], int] | None:
+        """Returns the id of the broker to read from next, if this many bytes of the log follow what
+        was read. None: there is no other broker to read from."""
         ...
 
     @property
@@ -368,11 +370,14 @@ class Pull:
         return status
 
     def _where_next(self, pieces: list[memoryview]) -> int:
+        where_next = self.group.where_next
+        if where_next is None:
+            return MASTER_ID
         unread = 0
         if pieces:
             (place,) = INT64.unpack_from(pieces[-1], AT_PHYSICAL_OFFSET)
             unread = self._store.log.end - place
-        return self.group.where_next(unread)
+        return where_next(unread)
 
     def _await_read(
         self, key: QueueKey, pull: PendingPull, result: ReadResult, *, may_wait: bool

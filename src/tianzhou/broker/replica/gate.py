@@ -54,15 +54,18 @@ class RoleGate:
         self._proof = proof
         self._hold_deletion = hold_deletion
         self._effects = {
-            int(code): effect for code, effect in BROKER_EFFECTS.items() if code not in rejected
+            int(code): effect
+            for code, effect in BROKER_EFFECTS.items()
+            if effect in MASTER_ONLY and code not in rejected
         }
+        self.codes: frozenset[int] = PROVEN | self._effects.keys()
 
     def check(self, request: Request) -> None:
         code = request.header.code
         effect = self._effects.get(code)
         if code in PROVEN:
             self._proof.check(request)
-        if effect in MASTER_ONLY:
+        if effect is not None:
             self._mode.may_administer(RequestCode(code).name)
         if effect is Effect.MEMBERS:
             self._proof.check_members(request)

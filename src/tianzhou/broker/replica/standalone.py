@@ -37,9 +37,7 @@ class Standalone:
         self.replicates_tables = False
         self.shared_settings = None
         self.lacks_messages = False
-
-    def where_next(self, unread_bytes: int) -> int:
-        return MASTER_ID
+        self.where_next = None
 
     def may_administer(self, what: str) -> None:
         self.role_state.check_master(what)

@@ -241,7 +241,8 @@ class Writer:
     def when_durable(self, end: PhysicalOffset, respond: Respond, *, wait: bool = True) -> None:
         """Call `respond` once the log is durable up to `end`; at once if it is, if `wait` is False,
         or if it cannot become durable."""
-        outcome = self._durability.verdict(end) if wait else Outcome.DURABLE
+        waits = wait and self._durability.waits
+        outcome = self._durability.verdict(end) if waits else Outcome.DURABLE
         if outcome is not None:
             respond(outcome)
         else:
