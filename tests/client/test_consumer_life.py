@@ -1,6 +1,7 @@
 """How consumers are stopped and settled from places one would not expect."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -81,6 +82,54 @@ async def test_stopped_consumer_rejects_subscriptions(mq: RunningBroker) -> None
         consumer.subscribe("others")
     with pytest.raises(ClientClosed, match="not running"):
         consumer.unsubscribe("orders")
+
+
+@asynchronous
+async def test_subscriptions_may_change_at_any_time(mq: RunningBroker) -> None:
+    """While the consumer starts, and while it acquires queues."""
+    for topic in ("orders", "others"):
+        mq.create_topic(topic, queues=2)
+    got: list[bytes] = []
+    options = ConsumerOptions(start_from=StartPosition.FIRST)
+    consumer = PushConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
+    consumer.listen(lambda message: got.append(bytes(message.body)))
+    starting = asyncio.create_task(consumer.start())
+    while not starting.done():
+        await asyncio.sleep(0)
+        with contextlib.suppress(ClientClosed):
+            consumer.subscribe("others")
+            consumer.unsubscribe("others")
+    await starting
+    for pause_s in (0, 0, 0.001, 0.002, 0.01, 0.02, 0.25) * 3:
+        consumer.subscribe("others")
+        await asyncio.sleep(pause_s)
+        consumer.unsubscribe("others")
+    consumer.subscribe("others")
+    await send(mq, "others", numbers(10))
+    await until(lambda: len(set(got)) == 10)
+    await consumer.stop()
+
+
+@asynchronous
+async def test_another_expression_applies_to_assigned_queues(mq: RunningBroker) -> None:
+    """Also if a pull with the earlier one waits at the broker."""
+    mq.create_topic("orders", queues=1)
+    got: list[bytes] = []
+    options = ConsumerOptions(start_from=StartPosition.FIRST)
+    consumer = PushConsumer(
+        "g", nameserver=mq.nameserver, subscribe={"orders": "paid"}, options=options
+    )
+    consumer.listen(lambda message: got.append(bytes(message.body)))
+    async with consumer:
+        await send(mq, "orders", [b"1"], tags="paid")
+        await until(lambda: got == [b"1"])
+        consumer.subscribe("orders", "sent")
+        await send(mq, "orders", [b"2"], tags="paid")
+        await send(mq, "orders", [b"3"], tags="sent")
+        await until(lambda: len(got) == 2)
+        assert got == [b"1", b"3"]
+        assert len(consumer.assignment) >= 1
+    assert mq.committed("g", "orders") == {0: 3}
 
 
 def test_consumer_used_in_another_loop_raises(mq: RunningBroker) -> None:

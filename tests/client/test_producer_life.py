@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 
 import pytest
 from loops import Run
@@ -71,6 +72,18 @@ def test_a_message_that_cannot_be_encoded_is_not_in_flight(
             with pytest.raises(UsageError, match="properties take"):
                 await producer.request(full)
         assert [message.body for message in mq.stored("full")] == [b"0", b"1", b"2"]
+
+    run(body)
+
+
+def test_a_selector_that_ends_the_program_leaves_nothing_in_flight(
+    mq: RunningBroker, run: Run
+) -> None:
+    async def body() -> None:
+        async with producer_of(mq) as producer, asyncio.timeout(WITHIN_S):
+            await producer.send(Message("ended", b"0"))
+            with pytest.raises(SystemExit):
+                await producer.send(Message("ended", b"1"), select=lambda *_: sys.exit(3))
 
     run(body)
 

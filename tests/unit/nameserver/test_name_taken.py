@@ -122,9 +122,9 @@ def test_name_rejection_lists_the_live_broker_and_is_logged_once() -> None:
 
 def test_name_rejection_of_a_slave_names_a_free_id() -> None:
     desk, peer = Desk(), FakePeer(remote="10.0.0.2:4000")
-    desk.register(brokerId="1", **{EPOCH: "1"})
+    desk.register(brokerId="1", also={EPOCH: "1"})
     with pytest.raises(RequestRejected) as caught:
-        desk.register(peer=peer, brokerAddr=B, brokerId="1", **{EPOCH: "1"})
+        desk.register(peer=peer, brokerAddr=B, brokerId="1", also={EPOCH: "1"})
     assert caught.value.ext == {NAME_TAKEN: A, FREE_ID: "2"}
     with pytest.raises(RequestRejected) as caught:
         desk.register(peer=peer, brokerAddr=B, brokerId="1")

@@ -16,7 +16,7 @@ from tianzhou.base.host_names import with_port
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.mode import Mode, NameServerReport
-from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.acceptor import bind
 from tianzhou.net.connect import source_address

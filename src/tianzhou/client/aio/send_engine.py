@@ -169,8 +169,11 @@ class PendingSend(SendMachine):
             return
         try:
             action = self.handle(_ROUTED, now_s, route)
-        except Exception as error:  # raised by a selector, which is the user's function
+        except BaseException as error:  # raised by a selector, which is the user's function
             action = self.handle(Event.ABORTED, now_s, error)
+            if not isinstance(error, Exception):  # such as SystemExit, which ends the program
+                self._perform(action)
+                raise
         if action is _WAIT:
             address = self.address
             connection = engine.connected.get(address)

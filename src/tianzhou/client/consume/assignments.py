@@ -116,7 +116,7 @@ class Assignments:
             await asyncio.sleep(HANDOVER_S)
         begun = await asyncio.gather(*(self._begin(queue) for queue in queues))
         for assigned in begun:
-            if assigned is not None and assigned.queue.topic in self._subscriptions:
+            if assigned is not None and self._is_current(assigned):
                 assigned.locked_until = until.get(assigned.queue, math.inf)
                 self.queues[assigned.queue] = assigned
                 self._start(assigned)
@@ -141,14 +141,33 @@ class Assignments:
                 error,
             )
             return None
-        return self._make(queue, offset)
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:
+            return None  # unsubscribed meanwhile; the next rebalance does not assign the queue
+        return self._make(queue, offset, subscription)
 
-    def _make(self, queue: MessageQueue, offset: int) -> AssignedQueue:
+    def _is_current(self, assigned: AssignedQueue) -> bool:
+        """Whether the queue is pulled with the expression to which the user subscribes now."""
+        wanted, used = self._subscriptions.get(assigned.queue.topic), assigned.plan.subscription
+        return wanted is not None and (wanted.expression, wanted.kind) == (
+            used.expression,
+            used.kind,
+        )
+
+    def release_outdated(self) -> None:
+        """Release queues whose subscription the user has changed or removed. The next rebalance
+        acquires those that are still assigned, with the new expression: a pull that waits at the
+        broker would skip the messages that only the new one selects."""
+        for assigned in list(self.queues.values()):
+            if not self._is_current(assigned):
+                self.release(assigned)
+
+    def _make(self, queue: MessageQueue, offset: int, subscription: Subscription) -> AssignedQueue:
         options = self._context.options
         plan = PullPlan(
             group=self._context.group,
             queue=queue,
-            subscription=self._subscriptions[queue.topic],
+            subscription=subscription,
             count_max=options.pull_count,
             bytes_max=options.pull_bytes,
             suspend_ms=round(options.long_poll_s * 1000),
@@ -222,7 +241,7 @@ class Assignments:
             if assigned is None:
                 continue
             assigned.handle(Event.MOVED)
-            moved = self._make(queue, offset)
+            moved = self._make(queue, offset, assigned.plan.subscription)
             moved.limits, moved.locked_until = assigned.limits, assigned.locked_until
             self.queues[queue] = moved
             await self._listener.on_revoked(assigned)

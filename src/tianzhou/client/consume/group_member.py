@@ -101,6 +101,7 @@ class GroupMember:
 
     def subscribe(self, subscription: Subscription) -> None:
         self.subscriptions[subscription.topic] = subscription
+        self.assignments.release_outdated()
         self.balance_soon()
 
     def balance_soon(self) -> None:
@@ -109,7 +110,7 @@ class GroupMember:
 
     async def _learn_routes(self) -> None:
         """Get the routes of subscribed topics. A topic may be created later."""
-        for topic in self.subscriptions:
+        for topic in list(self.subscriptions):
             if topic not in self._watches:
                 self._watches[topic] = self._shared.watch_route(topic, self._route_changed)
             try:
@@ -174,9 +175,7 @@ class GroupMember:
             for queue in changes.dropped:
                 self.assignments.release(held[queue])
             gained += changes.gained
-        for assigned in list(self.assignments.queues.values()):
-            if assigned.queue.topic not in self.subscriptions:
-                self.assignments.release(assigned)
+        self.assignments.release_outdated()
         return await self.assignments.gain(gained) and is_settled
 
     async def _route(self, topic: str) -> TopicRoute:
@@ -248,9 +247,9 @@ async def check_expressions(member: GroupMember, topics: Iterable[str]) -> None:
     broker's remark for an invalid one."""
     shared = member.context.shared
     for topic in topics:
-        wanted = member.subscriptions[topic]
-        if wanted.is_tag:
-            continue
+        wanted = member.subscriptions.get(topic)
+        if wanted is None or wanted.is_tag:
+            continue  # it may have been unsubscribed meanwhile
         try:
             route = await shared.route(topic)
         except TopicNotFound:
