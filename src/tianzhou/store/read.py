@@ -173,7 +173,7 @@ def _outside(
     if start == end:
         return ReadStatus.OFFSET_OVERFLOW_ONE, start
     if start > end:
-        return ReadStatus.OFFSET_OVERFLOW_BADLY, end if queue.min_offset else QueueOffset(0)
+        return ReadStatus.OFFSET_OVERFLOW_BADLY, end
     return None
 
 

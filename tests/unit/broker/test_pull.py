@@ -166,7 +166,7 @@ def test_pull_newer_than_the_heartbeat_is_served_if_no_message_is_lost(
     ("offset", "code", "next_offset"),
     [
         (10, ResponseCode.PULL_NOT_FOUND, "10"),
-        (11, ResponseCode.PULL_OFFSET_MOVED, "0"),
+        (11, ResponseCode.PULL_OFFSET_MOVED, "10"),
     ],
 )
 def test_pull_at_and_beyond_the_end_corrects_the_offset(
@@ -206,7 +206,7 @@ def test_pull_at_a_replica_does_not_correct_offsets(
     [
         (12, ResponseCode.PULL_NOT_FOUND, "12"),
         (13, ResponseCode.PULL_NOT_FOUND, "13"),
-        (14, ResponseCode.PULL_OFFSET_MOVED, "0"),
+        (14, ResponseCode.PULL_OFFSET_MOVED, "10"),
     ],
 )
 def test_pull_within_stored_but_invisible_messages_keeps_its_offset(

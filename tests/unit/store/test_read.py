@@ -27,7 +27,7 @@ def test_read_returns_the_status_of_the_offset(tmp_path: Path) -> None:
 
     assert look(0) == (ReadStatus.FOUND, 3)
     assert look(3) == (ReadStatus.OFFSET_OVERFLOW_ONE, 3)
-    assert look(4) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 0)
+    assert look(4) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 3), "not 0: all would be read again"
     assert look(-1) == (ReadStatus.OFFSET_TOO_SMALL, 0)
     assert look(0, key=9) == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
     store.close()
