@@ -8,6 +8,7 @@ for each topic and group.
 """
 
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -138,8 +139,7 @@ class Durations:
         self.longest_ms = 0
 
     def add(self, ms: int, count: int = 1) -> None:
-        rank = next((r for r, end in enumerate(BUCKETS_MS) if ms <= end), len(BUCKETS_MS))
-        self.buckets[rank] += count
+        self.buckets[bisect_left(BUCKETS_MS, ms)] += count
         self.longest_ms = max(self.longest_ms, ms)
 
     def percentile(self, part: float) -> int:

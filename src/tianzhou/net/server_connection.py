@@ -25,11 +25,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
-from tianzhou.net.admission import Slot
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.record.ids import Host, encode_host
@@ -37,6 +36,9 @@ from tianzhou.wire.errors import TooManyPending
 from tianzhou.wire.frame import PREFIX, FrameBatch, FrameBuffer
 from tianzhou.wire.header import Header
 from tianzhou.wire.pending import PendingRequests
+
+if TYPE_CHECKING:
+    from tianzhou.net.admission import Slot
 
 log: Final = logging.getLogger("tianzhou.net")
 
@@ -236,7 +238,7 @@ class Times:
 class _Remote:
     """The peer, as far as it does not matter for every read."""
 
-    slot: Slot | None
+    slot: "Slot | None"
     """Its place among the connections of the port; outgoing connections have none."""
     address: str = "unknown:0"
     asked: PendingRequests[OnAnswer] | None = None
@@ -251,7 +253,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_writing", "identity", "remote_host", "times",
     )  # fmt: skip
 
-    def __init__(self, shared: Shared, slot: Slot | None = None) -> None:
+    def __init__(self, shared: Shared, slot: "Slot | None" = None) -> None:
         """`slot` belongs to an accepted connection; outgoing connections have none."""
         self._shared = shared
         self._transport: asyncio.Transport | None = None

@@ -193,7 +193,6 @@ class Writer:
             return
         try:
             appended = self._append(_joined(gathered))
-            places, offsets = appended.physical_offsets(), appended.queue_offsets
         except (RequestRejected, MemoryError) as error:
             refused = error if isinstance(error, RequestRejected) else _UNKNOWN
             for _, on_stored in gathered:
@@ -201,9 +200,15 @@ class Writer:
             return
 
         def respond(outcome: Outcome) -> None:
+            try:
+                places, offsets = appended.physical_offsets(), appended.queue_offsets
+            except MemoryError:
+                for _, on_stored in gathered:
+                    on_stored(_UNKNOWN)
+                return
             first = 0
             for chunk, on_stored in gathered:
-                end = first + len(chunk)
+                end = first + len(chunk.starts)
                 try:
                     stored = Stored(places[first:end], offsets[first:end], outcome)
                 except MemoryError:
@@ -234,7 +239,7 @@ class Writer:
             raise RequestRejected(
                 ResponseCode.SYSTEM_ERROR, f"{error}; the message may be stored"
             ) from error
-        self.took(len(chunk), self._monotonic_s() - begun)
+        self.took(len(chunk.starts), self._monotonic_s() - begun)
         self.dispatch_delays.appended(appended.end, begun)
         return appended
 
@@ -291,6 +296,8 @@ class Writer:
 
 
 def _joined(gathered: list[tuple[RecordChunk, OnStored]]) -> RecordChunk:
+    if len(gathered) == 1:
+        return gathered[0][0]
     try:
         return join([chunk for chunk, _ in gathered])
     except MemoryError as error:
