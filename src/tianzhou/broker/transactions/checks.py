@@ -38,6 +38,7 @@ from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import build, stamp
 from tianzhou.record.ids import decode_offset_id
+from tianzhou.store.protocols import QueueReader
 from tianzhou.store.read import ReadStatus
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
@@ -366,7 +367,7 @@ class AdminTransactions:
     """Tianzhou's own requests that list undecided and parked transactions, and RocketMQ's request
     to check one of them again."""
 
-    store: MessageStore
+    store: QueueReader
     writer: Writer
     halves: HalfQueue
     checks: TransactionChecks
