@@ -9,9 +9,10 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.client.session.heartbeats import group_of
 from tianzhou.client.transport.aio import Connection
-from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Reply, Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.codec import encode_command
+from tianzhou.wire.header import response_to
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -94,5 +95,7 @@ class BrokerRequests:
 
 
 def answer(request: Request, reply: Reply) -> None:
-    if not request.header.is_oneway:
-        request.peer.send(encode_reply(request.header, reply))
+    asked = request.header
+    if not asked.is_oneway:
+        header = response_to(asked, reply.code, remark=reply.remark, ext=reply.ext)
+        request.peer.send(encode_command(header, reply.body))

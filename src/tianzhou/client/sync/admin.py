@@ -10,7 +10,7 @@ Every method calls the one of `tianzhou.client.aio.admin` and waits for it.
 import functools
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from tianzhou.client.admin import (
     brokers,
@@ -27,144 +27,146 @@ from tianzhou.client.aio import admin as aio
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync.runner import runner
 
+Inner = TypeVar("Inner")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _DEFAULTS: Final = ClientOptions()
 
 
-def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+class Noun(Generic[Inner]):
+    """A noun of the blocking client, around the one of the asyncio client."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
+
+
+def blocking(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Noun[Inner], P], T]:
     """Return a blocking version of a coroutine method, with its name and docstring."""
 
     @functools.wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return runner().run(method(*args, **kwargs))
+    def call(noun: Noun[Inner], *args: P.args, **kwargs: P.kwargs) -> T:
+        inner = noun._inner  # pyright: ignore[reportPrivateUsage] # `call` becomes a method of it
+        return runner().run(method(inner, *args, **kwargs))
 
     return call
 
 
-class Brokers:
+class Brokers(Noun[brokers.Brokers]):
     """The methods of `tianzhou.client.admin.brokers.Brokers`, blocking."""
 
-    def __init__(self, inner: brokers.Brokers) -> None:
-        self.all = blocking(inner.all)
-        self.missing = blocking(inner.missing)
-        self.forget = blocking(inner.forget)
-        self.status = blocking(inner.status)
-        self.statuses = blocking(inner.statuses)
-        self.statistic = blocking(inner.statistic)
-        self.producers = blocking(inner.producers)
-        self.config = blocking(inner.config)
-        self.configure = blocking(inner.configure)
-        self.acknowledge = blocking(inner.acknowledge)
-        self.stop_writes = blocking(inner.stop_writes)
-        self.allow_writes = blocking(inner.allow_writes)
-        self.traffic = blocking(inner.traffic)
+    all = blocking(brokers.Brokers.all)
+    missing = blocking(brokers.Brokers.missing)
+    forget = blocking(brokers.Brokers.forget)
+    status = blocking(brokers.Brokers.status)
+    statuses = blocking(brokers.Brokers.statuses)
+    statistic = blocking(brokers.Brokers.statistic)
+    producers = blocking(brokers.Brokers.producers)
+    config = blocking(brokers.Brokers.config)
+    configure = blocking(brokers.Brokers.configure)
+    acknowledge = blocking(brokers.Brokers.acknowledge)
+    stop_writes = blocking(brokers.Brokers.stop_writes)
+    allow_writes = blocking(brokers.Brokers.allow_writes)
+    traffic = blocking(brokers.Brokers.traffic)
 
 
-class Topics:
+class Topics(Noun[topics.Topics]):
     """The methods of `tianzhou.client.admin.topics.Topics`, blocking."""
 
-    def __init__(self, inner: topics.Topics) -> None:
-        self.all = blocking(inner.all)
-        self.show = blocking(inner.show)
-        self.create = blocking(inner.create)
-        self.update = blocking(inner.update)
-        self.shrink = blocking(inner.shrink)
-        self.delete = blocking(inner.delete)
+    all = blocking(topics.Topics.all)
+    show = blocking(topics.Topics.show)
+    create = blocking(topics.Topics.create)
+    update = blocking(topics.Topics.update)
+    shrink = blocking(topics.Topics.shrink)
+    delete = blocking(topics.Topics.delete)
 
 
-class Groups:
+class Groups(Noun[groups.Groups]):
     """The methods of `tianzhou.client.admin.groups.Groups`, blocking."""
 
-    def __init__(self, inner: groups.Groups) -> None:
-        self.all = blocking(inner.all)
-        self.show = blocking(inner.show)
-        self.create = blocking(inner.create)
-        self.update = blocking(inner.update)
-        self.delete = blocking(inner.delete)
-        self.consumers = blocking(inner.consumers)
-        self.producers = blocking(inner.producers)
-        self.running = blocking(inner.running)
+    all = blocking(groups.Groups.all)
+    show = blocking(groups.Groups.show)
+    create = blocking(groups.Groups.create)
+    update = blocking(groups.Groups.update)
+    delete = blocking(groups.Groups.delete)
+    consumers = blocking(groups.Groups.consumers)
+    producers = blocking(groups.Groups.producers)
+    running = blocking(groups.Groups.running)
 
 
-class Offsets:
+class Offsets(Noun[offsets.Offsets]):
     """The methods of `tianzhou.client.admin.offsets.Offsets`, blocking."""
 
-    def __init__(self, inner: offsets.Offsets) -> None:
-        self.progress = blocking(inner.progress)
-        self.owners = blocking(inner.owners)
-        self.reset_to_time = blocking(inner.reset_to_time)
-        self.reset_to_offset = blocking(inner.reset_to_offset)
-        self.clone = blocking(inner.clone)
-        self.committed = blocking(inner.committed)
-        self.by_time = blocking(inner.by_time)
-        self.bounds = blocking(inner.bounds)
+    progress = blocking(offsets.Offsets.progress)
+    owners = blocking(offsets.Offsets.owners)
+    reset_to_time = blocking(offsets.Offsets.reset_to_time)
+    reset_to_offset = blocking(offsets.Offsets.reset_to_offset)
+    clone = blocking(offsets.Offsets.clone)
+    committed = blocking(offsets.Offsets.committed)
+    by_time = blocking(offsets.Offsets.by_time)
+    bounds = blocking(offsets.Offsets.bounds)
 
 
-class Messages:
+class Messages(Noun[messages.Messages]):
     """The methods of `tianzhou.client.admin.messages.Messages`, blocking."""
 
-    def __init__(self, inner: messages.Messages) -> None:
-        self.by_id = blocking(inner.by_id)
-        self.by_unique_id = blocking(inner.by_unique_id)
-        self.by_key = blocking(inner.by_key)
-        self.between = blocking(inner.between)
-        self.at = blocking(inner.at)
-        self.trace = blocking(inner.trace)
+    by_id = blocking(messages.Messages.by_id)
+    by_unique_id = blocking(messages.Messages.by_unique_id)
+    by_key = blocking(messages.Messages.by_key)
+    between = blocking(messages.Messages.between)
+    at = blocking(messages.Messages.at)
+    trace = blocking(messages.Messages.trace)
 
 
-class Dlq:
+class Dlq(Noun[dlq.Dlq]):
     """The methods of `tianzhou.client.admin.dlq.Dlq`, blocking."""
 
-    def __init__(self, inner: dlq.Dlq) -> None:
-        self.all = blocking(inner.all)
-        self.show = blocking(inner.show)
-        self.peek = blocking(inner.peek)
-        self.replay = blocking(inner.replay)
-        self.replay_messages = blocking(inner.replay_messages)
-        self.record = blocking(inner.record)
-        self.replayed = blocking(inner.replayed)
-        self.recorded_groups = blocking(inner.recorded_groups)
-        self.add_to_record = blocking(inner.add_to_record)
+    all = blocking(dlq.Dlq.all)
+    show = blocking(dlq.Dlq.show)
+    peek = blocking(dlq.Dlq.peek)
+    replay = blocking(dlq.Dlq.replay)
+    replay_messages = blocking(dlq.Dlq.replay_messages)
+    record = blocking(dlq.Dlq.record)
+    replayed = blocking(dlq.Dlq.replayed)
+    recorded_groups = blocking(dlq.Dlq.recorded_groups)
+    add_to_record = blocking(dlq.Dlq.add_to_record)
 
 
-class Views:
+class Views(Noun[views.Views]):
     """The methods of `tianzhou.client.admin.views.Views`, blocking."""
 
-    def __init__(self, inner: views.Views) -> None:
-        self.brokers = blocking(inner.brokers)
-        self.cluster = blocking(inner.cluster)
-        self.broker = blocking(inner.broker)
-        self.topics = blocking(inner.topics)
-        self.groups = blocking(inner.groups)
-        self.topic = blocking(inner.topic)
-        self.group = blocking(inner.group)
-        self.messages = blocking(inner.messages)
-        self.timers = blocking(inner.timers)
-        self.transactions = blocking(inner.transactions)
-        self.parked = blocking(inner.parked)
+    brokers = blocking(views.Views.brokers)
+    cluster = blocking(views.Views.cluster)
+    broker = blocking(views.Views.broker)
+    topics = blocking(views.Views.topics)
+    groups = blocking(views.Views.groups)
+    topic = blocking(views.Views.topic)
+    group = blocking(views.Views.group)
+    messages = blocking(views.Views.messages)
+    timers = blocking(views.Views.timers)
+    transactions = blocking(views.Views.transactions)
+    parked = blocking(views.Views.parked)
 
 
-class Transactions:
+class Transactions(Noun[transactions.Transactions]):
     """The methods of `tianzhou.client.admin.transactions.Transactions`, blocking."""
 
-    def __init__(self, inner: transactions.Transactions) -> None:
-        self.all = blocking(inner.all)
-        self.parked = blocking(inner.parked)
-        self.commit = blocking(inner.commit)
-        self.rollback = blocking(inner.rollback)
-        self.recheck = blocking(inner.recheck)
-        self.resume = blocking(inner.resume)
+    all = blocking(transactions.Transactions.all)
+    parked = blocking(transactions.Transactions.parked)
+    commit = blocking(transactions.Transactions.commit)
+    rollback = blocking(transactions.Transactions.rollback)
+    recheck = blocking(transactions.Transactions.recheck)
+    resume = blocking(transactions.Transactions.resume)
 
 
-class Timers:
+class Timers(Noun[timers.Timers]):
     """The methods of `tianzhou.client.admin.timers.Timers`, blocking."""
 
-    def __init__(self, inner: timers.Timers) -> None:
-        self.all = blocking(inner.all)
-        self.cancel = blocking(inner.cancel)
-        self.delayed = blocking(inner.delayed)
+    all = blocking(timers.Timers.all)
+    cancel = blocking(timers.Timers.cancel)
+    delayed = blocking(timers.Timers.delayed)
 
 
 class Admin:
