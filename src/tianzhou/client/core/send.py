@@ -257,6 +257,7 @@ class SendMachine:
 
     def _choose(self, now_s: float, route: TopicRoute) -> Action:
         avoid = [tried.broker_name for tried in self.tries] if self.tries else ()
+        self.until_s = self._attempt_deadline_s(now_s)
         try:
             self.queue, self.address = self.policy.choose(route, self.pick, avoid, now_s)
         except NoRoute as error:
@@ -264,7 +265,6 @@ class SendMachine:
             return self._attempt_failed(now_s, error)
         self.state = _CONNECTING
         self.tried_s = now_s
-        self.until_s = self._attempt_deadline_s(now_s)
         return _WAIT
 
     def _connected(self, now_s: float, _detail: None) -> Action:
@@ -281,8 +281,9 @@ class SendMachine:
         status, name = results[0].status, self.queue.broker_name
         if status is not _SEND_OK and self._is_worth_another(name):
             return self._attempt_failed(now_s, NotStoreOk(self.address, status.name))
+        action = self._done(results)
         self.policy.latencies.took(name, (now_s - self.tried_s) * 1000, now_s)
-        return self._done(results)
+        return action
 
     def _restart(self, now_s: float, _detail: object = None) -> Action:
         """Make another attempt after a pause, or give up because the time is over."""
