@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from loops import Run
 
+from tianzhou.base.limits import PROPERTIES_BYTES_MAX
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import (
     Batching,
@@ -69,6 +70,26 @@ def test_send_stores_every_field_of_the_message(mq: RunningBroker, run: Run) -> 
         assert parts.pid == os.getpid() & 0xFFFF
 
     run(body)
+
+
+@pytest.mark.parametrize("options", [ProducerOptions(), GATHERED], ids=["alone", "gathered"])
+def test_properties_too_long_with_the_unique_id_fail_their_own_message_only(
+    mq: RunningBroker, run: Run, options: ProducerOptions
+) -> None:
+    long = Message("orders", b"x", properties={"a": "v" * (PROPERTIES_BYTES_MAX - 3)})
+
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            sends = [producer.send(message) for message in (long, Message("orders", b"y"))]
+            failed, sent = await asyncio.gather(*sends, return_exceptions=True)
+            assert isinstance(failed, UsageError)
+            assert isinstance(sent, SendResult)
+            with pytest.raises(UsageError, match="properties take"):
+                await producer.request(long)
+        # Closing waits for sends in flight; the failed ones are not among them.
+
+    run(body)
+    assert bodies(mq, "orders") == [b"y"]
 
 
 def test_send_alternates_between_queues(mq: RunningBroker, run: Run) -> None:

@@ -83,17 +83,16 @@ class Sender:
     ) -> PendingMessage:
         """A batch goes to one queue. If that queue is gone because its broker is being drained,
         each message selects the queue of its key separately."""
+        message_id, on_end = pending
 
         def on_sent(results: Sequence[SendResult], failure: Failure | None) -> None:
             left_s = self._timeout_s - (failure.spent_s if failure else 0)
             if failure is None or not failure.is_moved or left_s <= 0:
-                pending.on_sent(results, failure)
+                on_end(results, failure)
             else:
-                self._deliver(
-                    message, pending.message_id, pending.on_sent, pick=pick, timeout_s=left_s
-                )
+                self._deliver(message, message_id, on_end, pick=pick, timeout_s=left_s)
 
-        return PendingMessage(pending.message_id, on_sent)
+        return PendingMessage(message_id, on_sent)
 
     def send_with(
         self,
@@ -108,16 +107,15 @@ class Sender:
         """Send one message with properties that the client adds."""
         checked_timeout(timeout_s)
         is_half = bool(sys_flag & flags.TRANSACTION_PREPARED)
-        pick = pick or pick_of(message, None)
         answer, pending = self._expect(message, is_half=is_half)
+        (message_id, on_sent), encode = pending, self._encoder.request
         try:
-            request = self._encoder.request(
-                message, pending.message_id, added, sys_flag=sys_flag, code=code
-            )
+            request = encode(message, message_id, added, sys_flag=sys_flag, code=code)
         except (TianzhouError, MemoryError) as error:
-            pending.on_sent((), Failure(message.topic, final=error))
-            return answer
-        self.engine.deliver(request, pending.on_sent, pick=pick, timeout_s=timeout_s)
+            on_sent((), Failure(message.topic, final=error))
+        else:
+            pick = pick or pick_of(message, None)
+            self.engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
         return answer
 
     async def send_batch(
@@ -232,10 +230,9 @@ class Sender:
             try:
                 request = encoder.request(message, message_id)
             except (TianzhouError, MemoryError) as error:
-                # It counts as in flight: without an outcome, `close` would wait for it forever.
                 on_sent((), Failure(message.topic, final=error))
-                return
-            engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
+            else:
+                engine.deliver(request, on_sent, pick=pick, timeout_s=timeout_s)
             return
 
         async def compress_first() -> None:
@@ -257,8 +254,8 @@ class Sender:
                 request = batch_request(messages, message_ids)
             except (TianzhouError, MemoryError) as error:
                 on_sent((), Failure(batch.kind.topic, final=error))
-                return
-            self.engine.deliver(request, on_sent, pick=pick)
+            else:
+                self.engine.deliver(request, on_sent, pick=pick)
 
 
 class SpannedSender(Sender):

@@ -266,13 +266,12 @@ class OpenBatches(Generic[Token]):
         self._open: dict[Kind, Batch[Token]] = {}
 
     def accepts(self, message: Message) -> bool:
-        """Whether a message may be in a batch at all. One whose properties leave no room for its
-        id is not: the other messages of the batch would fail with it."""
-        return (
-            not message.is_delayed
-            and size_in_batch(message) <= self._bytes_max
-            and len(message.encode_properties()) <= PROPERTIES_BYTES_MAX - PROPERTIES_ADDED_BYTES
-        )
+        """Whether a message may be in a batch at all. One whose properties become too long with
+        the unique id must fail alone."""
+        properties_size = len(message.encode_properties()) + PROPERTIES_ADDED_BYTES
+        if message.is_delayed or properties_size > PROPERTIES_BYTES_MAX:
+            return False
+        return size_in_batch(message) <= self._bytes_max
 
     def add(self, kind: Kind, message: Message, token: Token) -> list[Batch[Token]]:
         """Add a message to the batch of its kind; return the batches that must be sent now."""
