@@ -5,9 +5,8 @@ from operator import mul
 from typing import Final
 
 _POWERS_MAX: Final = 256
-_POWERS: Final = tuple(map(pow, repeat(31), range(_POWERS_MAX), repeat(1 << 32)))
-# _DESCENDING[-n:] are the weights of the characters of a string of length n.
-_DESCENDING: Final = _POWERS[::-1]
+# _WEIGHTS[-n:] are the weights of the characters of a string of length n.
+_WEIGHTS: Final = tuple(map(pow, repeat(31), reversed(range(_POWERS_MAX)), repeat(1 << 32)))
 
 
 def to_int32(value: int) -> int:
@@ -22,7 +21,7 @@ def string_hash(text: str | bytes) -> int:
         text = text.encode("utf-8", "replace")
     if text.isascii() and len(text) <= _POWERS_MAX:
         # One character is one UTF-16 unit; a weighted sum runs in C from end to end.
-        total = sum(map(mul, text, _DESCENDING[_POWERS_MAX - len(text) :]))
+        total = sum(map(mul, text, _WEIGHTS[_POWERS_MAX - len(text) :]))
         return to_int32(total)
     # Java's decoder puts U+FFFD for bytes that are not UTF-8.
     return _hash_of_units(text.decode("utf-8", "replace").encode("utf-16-be"))
@@ -35,22 +34,7 @@ def _hash_of_units(utf16: bytes) -> int:
     return to_int32(total)
 
 
-def hash_onward(begun: int, text: bytes) -> int:
-    """The hash of a string whose first part has the hash `begun` and whose rest is `text`."""
-    size = len(text)
-    if text.isascii() and size < _POWERS_MAX:
-        total = begun * _POWERS[size] + sum(map(mul, text, _DESCENDING[_POWERS_MAX - size :]))
-        return to_int32(total)
-    utf16 = text.decode("utf-8", "replace").encode("utf-16-be")
-    return to_int32(begun * pow(31, len(utf16) // 2, 1 << 32) + _hash_of_units(utf16))
-
-
-def as_key_hash(hash_: int) -> int:
-    """What the key index makes of a hash: its absolute value, where abs(-2**31) counts as 0."""
-    value = abs(hash_)
-    return 0 if value == 0x8000_0000 else value
-
-
 def key_hash(text: str | bytes) -> int:
-    """The non-negative hash of the key index."""
-    return as_key_hash(string_hash(text))
+    """The hash of the key index: the absolute value, where abs(-2**31) counts as 0."""
+    value = abs(string_hash(text))
+    return 0 if value == 0x8000_0000 else value

@@ -264,9 +264,10 @@ class CommitLog:
 
     def segment_at(self, offset: int) -> Segment | None:
         """Return the segment with this offset; None if it is expired or does not exist yet."""
-        if not self.segments or not self.min_offset <= offset < self.end:
+        held = self.segments
+        if not held or not held[0].start <= offset < self.end:
             return None
-        return self.segments[(offset - self.segments[0].start) // self.file_bytes]
+        return held[(offset - held[0].start) // self.file_bytes]
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Stored bytes within one file; None if the log does not contain them. Raises OSError."""

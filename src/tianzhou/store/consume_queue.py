@@ -224,9 +224,10 @@ class ConsumeQueue:
 
         False, and nothing is added, if the gap is larger than the log allows.
         """
-        if first < self.end and units and self._is_behind_all(units):
-            self._begin_again()
         end = self.end
+        if first < end and units and self._is_behind_all(units):
+            self._begin_again()
+            end = self.end
         if first > end:
             if end == self.first and not self.tail:
                 self._begin_at(first)

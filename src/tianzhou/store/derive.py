@@ -17,12 +17,13 @@ record changes both.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import mul
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tianzhou.base.java import as_key_hash, hash_onward, string_hash
+from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX, TOPIC_DIRECTORY_BYTES_MAX
 from tianzhou.record import flags, properties
@@ -45,6 +46,10 @@ from tianzhou.store.consume_queue import UNIT
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 _INT64_MAX: Final = (1 << 63) - 1
+_VALUE_BYTES_MAX: Final = 256
+"""Tags and keys up to this length are hashed as a weighted sum, which runs in C from end to end."""
+_WEIGHTS: Final = tuple(pow(31, n, 1 << 32) for n in reversed(range(_VALUE_BYTES_MAX)))
+"""`_WEIGHTS[-n:]` are the weights of the characters of a string of length n in Java's hash."""
 
 
 class QueueUnits(NamedTuple):
@@ -195,7 +200,23 @@ def _keys(topic: str, found: bytes) -> list[int]:
         if len(_key_prefixes) >= _CACHED_MAX:
             _key_prefixes.clear()
         prefix = _key_prefixes[topic] = string_hash(topic + "#")
-    return [as_key_hash(hash_onward(prefix, key)) for key in properties.keys_of(found)]
+    return [_key_hash(prefix, key) for key in properties.keys_of(found)]
+
+
+def _key_hash(prefix: int, key: bytes) -> int:
+    """What the index stores for a key, given the hash of its topic and `#`: the absolute value of
+    Java's hash of the whole, where abs(-2**31) counts as 0."""
+    size = len(key)
+    if size < _VALUE_BYTES_MAX and key.isascii():
+        power = _WEIGHTS[_VALUE_BYTES_MAX - size - 1]
+        total = sum(map(mul, key, _WEIGHTS[_VALUE_BYTES_MAX - size :]))
+    else:
+        power = pow(31, len(key.decode("utf-8", "replace").encode("utf-16-be")) // 2, 1 << 32)
+        total = string_hash(key)
+    hash_ = (prefix * power + total) & 0xFFFF_FFFF
+    if hash_ > 1 << 31:
+        return (1 << 32) - hash_
+    return 0 if hash_ == 1 << 31 else hash_
 
 
 def _delivery_time(
@@ -316,8 +337,7 @@ _TOO_LARGE: Final = 0x100 - (QUEUE_OFFSET_MAX >> 56)
 _int16: Final = INT16.unpack_from
 _GROUP_MIN: Final = 8
 """Fewer records of one shape than this are not worth a round of matrix work."""
-_VALUE_BYTES_MAX: Final = 256
-_POWERS: Final = np.array([pow(31, n, 1 << 32) for n in range(_VALUE_BYTES_MAX)], np.uint32)[::-1]
+_WEIGHT_COLUMN: Final = np.array(_WEIGHTS, np.uint32)
 _NOT_PLAIN: Final = (
     flags.TRANSACTION_MASK | flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 )
@@ -593,7 +613,7 @@ def _fill(columns: _Columns, rows: Ints, matrix: Raw, shape: _Shape) -> None:
 def _hashes(matrix: Raw, value: _Value, prefix: int) -> npt.NDArray[np.uint32]:
     """Java's hash of one column of strings that all begin with what `prefix` is the hash of."""
     size = value.end - value.start
-    weights = _POWERS[_VALUE_BYTES_MAX - size :]
+    weights = _WEIGHT_COLUMN[_VALUE_BYTES_MAX - size :]
     sums = matrix[:, value.start : value.end].astype(np.uint32) @ weights
     return sums + np.uint32(prefix * pow(31, size, 1 << 32) & 0xFFFFFFFF)
 

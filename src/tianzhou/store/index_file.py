@@ -378,7 +378,7 @@ class IndexFile:
         # Computed first and then assigned, so that a MemoryError cannot leave a partial update.
         count += self.count
         end_offset, end_timestamp = int(offsets[-1]), int(timestamps[-1])
-        if self.is_empty:
+        if self.count <= 1:
             self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
         self.count, self.end_offset, self.end_timestamp = count, end_offset, end_timestamp
         self._is_written = False

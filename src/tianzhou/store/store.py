@@ -32,14 +32,14 @@ from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, Usage
 from tianzhou.store.flush import Fence, FlushThread
 from tianzhou.store.incidents import Incidents
-from tianzhou.store.key_index import QUERY_COUNT_MAX
+from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.layout import Paths
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.retention import Retention, usages
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.search import Boundary
 from tianzhou.store.tables import Tables
-from tianzhou.store.upkeep import Removals, Upkeep
+from tianzhou.store.upkeep import Upkeep
 
 DAMAGED_MAX: Final = 10_000
 """Damaged records that are remembered, so that each is reported only once."""
@@ -124,14 +124,15 @@ class MessageStore:
     def _begin(self, opened: opening.Opened) -> None:
         """Accept messages, unless some are to stay invisible, and leave a mark in the directory."""
         parts = opened.parts
-        self.log, self.queues, self.index = parts.log, parts.queues, parts.key_index
-        self.dispatcher = parts.dispatcher
+        self.log, self.queues, self.dispatcher = parts.log, parts.queues, parts.dispatcher
         self.damage = DamageReports(place.start for place in opened.recovered.malformed)
         self._flusher = opened.flusher
         self._fence = Fence(parts.paths.root, opened.flusher)
         self._upkeep = Upkeep(
             parts, self.config, self._clock, flusher=opened.flusher, fence=self._fence
         )
+        self.removals = self._upkeep.removals
+        """Deletions of topics, and how many are durable."""
         self._next_offsets: dict[QueueKey, int] | None = None
         """Queue offsets of the next messages; None on a replica."""
         if self.dispatcher.position == self.log.end:
@@ -176,9 +177,9 @@ class MessageStore:
         return self._opened.was_clean
 
     @property
-    def removals(self) -> Removals:
-        """Deletions of topics, and how many are durable."""
-        return self._upkeep.removals
+    def index(self) -> KeyIndex | None:
+        """None if it is switched off."""
+        return self._opened.parts.key_index
 
     @property
     def retention(self) -> Retention:
@@ -395,11 +396,12 @@ class MessageStore:
     ) -> ReadResult:
         """Find messages with this key or unique id, newest first; one span each. The caller
         releases the result."""
-        if self.index is None:
+        index = self.index
+        if index is None:
             raise UsageError("index_enabled is off, so messages cannot be found by key")
         result = search.find(
             self.log,
-            self.index,
+            index,
             topic=topic,
             key=key,
             begin_ms=begin_ms,

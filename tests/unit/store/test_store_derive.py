@@ -175,3 +175,11 @@ def test_derive_record_without_keys_omits_only_key_hashes() -> None:
     assert whole.key_hashes
     found = facts_of(made.data, 0, len(made.data), (), with_keys=False)
     assert found == whole._replace(key_hashes=[])
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "k" * 254, "k" * 255, "k" * 256, "k" * 300, "北京", "\U0001f680-lifts"]
+)
+def test_derive_key_hash_is_that_of_topic_and_key(key: str) -> None:
+    entry = Entry(A, b"", f"KEYS\x01{key}\x02".encode())
+    assert facts(entry).key_hashes == [key_hash(f"a#{key}")]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_store import KEY, OTHER, chunk, open_store, put, read
+from small_store import KEY, OTHER, CalmFiles, chunk, open_store, put, read
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
@@ -13,6 +13,7 @@ from tianzhou.record.layout import HEAD
 from tianzhou.store import store as store_module
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
 
 
 def test_reader_of_an_unwritten_queue_returns_no_messages(tmp_path: Path) -> None:
@@ -102,8 +103,10 @@ def test_reader_remembers_a_bounded_number_of_damages(
 
 
 def test_reader_without_an_index_finds_nothing_by_key(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.index = None
+    plain = open_store(tmp_path)
+    plain.close()
+    config = replace(plain.config, index_enabled=False)
+    store = MessageStore(CalmFiles(), str(tmp_path), config, ManualClock())
     with pytest.raises(UsageError, match="index_enabled is off"):
         store.find("orders", "K")
     store.close()

@@ -236,8 +236,7 @@ def test_close_with_many_dirty_files_writes_back_once_and_still_syncs_each(
     files = WritingBackFiles()
     store = open_store(tmp_path, files=files)
     fill(store, b"a")
-    store.index = None  # its files are not counted here
-    store._upkeep.work._index = None
+    store._upkeep.work._index = None  # its files are not counted here
     store.close()
     assert files.written_back == expected
     assert len(set(files.synced)) == len(KEYS)
