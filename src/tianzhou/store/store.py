@@ -146,14 +146,17 @@ class MessageStore:
 
     @property
     def files(self) -> Files:
+        """The disk that the store is on."""
         return self._opened.parts.files
 
     @property
     def paths(self) -> Paths:
+        """Where the parts of the store are on it."""
         return self._opened.parts.paths
 
     @property
     def root(self) -> str:
+        """The directory of the store."""
         return self._opened.parts.paths.root
 
     @property
@@ -183,6 +186,7 @@ class MessageStore:
 
     @property
     def retention(self) -> Retention:
+        """Decides which log files are deleted."""
         return self._upkeep.retention
 
     @property
@@ -368,6 +372,7 @@ class MessageStore:
         return result
 
     def min_offset(self, key: QueueKey) -> QueueOffset:
+        """Return the oldest offset that can be read; 0 for an unknown queue."""
         queue = self.queues.get(key)
         return queue.min_offset if queue else QueueOffset(0)
 

@@ -225,6 +225,7 @@ class Upkeep:
 
     @property
     def _is_saving(self) -> bool:
+        """Whether the flush thread is writing a checkpoint."""
         thread = self._flusher.thread
         return thread is not None and thread.is_saving
 
