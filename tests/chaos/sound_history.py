@@ -105,47 +105,47 @@ def add_copy(case: Case, serial: int, *, tries_max: int) -> None:
 # Histories that are valid although they look unusual
 
 
-def an_unknown_send_is_there(case: Case) -> None:
+def unknown_send_is_stored(case: Case) -> None:
     change_send(case, 3, outcome=Outcome.UNKNOWN, place=None)
 
 
-def an_unknown_send_is_not_there(case: Case) -> None:
+def unknown_send_is_not_stored(case: Case) -> None:
     case.history.sends.append(Send("producer-1", "ghost", 103.0, FOREVER, Outcome.UNKNOWN))
 
 
-def a_refused_send_is_not_there(case: Case) -> None:
+def rejected_send_is_not_stored(case: Case) -> None:
     case.history.sends.append(Send("producer-1", "no", 103.0, 103.5, Outcome.REFUSED))
 
 
-def a_retry_during_a_fault_leaves_two(case: Case) -> None:
+def retry_during_a_fault_stores_two_messages(case: Case) -> None:
     case.history.troubles.append(FAULT)
     add_copy(case, 5, tries_max=3)
 
 
-def a_redelivery_after_a_fault(case: Case) -> None:
+def redelivery_after_a_fault(case: Case) -> None:
     case.history.troubles.append(FAULT)
     case.history.deliveries.append(delivery_of(4, 107.0))
 
 
-def delayed_messages_come_in_any_order(case: Case) -> None:
+def delayed_messages_are_delivered_in_any_order(case: Case) -> None:
     """The later send is delivered first: its delay was shorter."""
-    two_at_once_in_any_order(case)
+    concurrent_sends_are_stored_in_any_order(case)
     change_send(case, 4, began=104.0, ended=104.1, kind=Kind.DELAYED, place=None, due=104.5)
     change_send(case, 6, began=104.3, ended=104.4, kind=Kind.DELAYED, place=None, due=104.5)
 
 
-def a_fault_makes_a_broker_deliver_a_delayed_message_again(case: Case) -> None:
+def fault_repeats_the_delivery_of_a_delayed_message(case: Case) -> None:
     case.history.troubles.append(FAULT)
     change_send(case, 3, kind=Kind.DELAYED, place=None, due=103.8)
     add_copy(case, 3, tries_max=1)
 
 
-def what_was_rolled_back_is_not_there(case: Case) -> None:
+def rolled_back_message_is_not_stored(case: Case) -> None:
     send = Send("producer-1", "taken-back", 103.0, 103.5, Outcome.OK, kind=Kind.ROLLED_BACK)
     case.history.sends.append(send)
 
 
-def a_reader_passed_a_place_before_it_was_used_again(case: Case) -> None:
+def reader_passed_an_offset_before_it_was_reused(case: Case) -> None:
     """The message that it read there was lost with a master whose slave had not kept up."""
     case.guarantees = replace(case.guarantees, keeps_acknowledged=False, keeps_places=False)
     case.history.sends.append(Send("producer-1", "lost", 117.0, 117.5, Outcome.OK, place_of(19)))
@@ -153,7 +153,7 @@ def a_reader_passed_a_place_before_it_was_used_again(case: Case) -> None:
     rows[19] = replace(rows[19], value="lost")
 
 
-def an_old_master_shows_a_message_and_gives_it_up(case: Case) -> None:
+def old_master_serves_a_message_and_drops_it(case: Case) -> None:
     """It hung while its slave was promoted. The first message there was never acknowledged."""
     case.guarantees = replace(case.guarantees, old_master_resumes=True)
     case.history.troubles.append(FAULT)
@@ -163,27 +163,27 @@ def an_old_master_shows_a_message_and_gives_it_up(case: Case) -> None:
     case.history.deliveries.append(Delivery("reader-0", GROUP, "aside", place_of(5), 105.3))
 
 
-def a_reader_passed_what_an_old_master_gave_up(case: Case) -> None:
-    an_old_master_shows_a_message_and_gives_it_up(case)
+def reader_passed_a_message_that_an_old_master_dropped(case: Case) -> None:
+    old_master_serves_a_message_and_drops_it(case)
     del case.history.deliveries[5]
 
 
-def a_reader_is_sent_back_from_what_an_old_master_gave_up(case: Case) -> None:
-    an_old_master_shows_a_message_and_gives_it_up(case)
+def reader_moves_back_from_messages_that_an_old_master_dropped(case: Case) -> None:
+    old_master_serves_a_message_and_drops_it(case)
     place = place_of(5)
     case.history.turns.append(Turn("reader-0", place.queue, place.offset + 1, place.offset, 105.5))
 
 
-def a_new_life_knows_less(case: Case) -> None:
+def restarted_master_has_a_lower_committed_offset(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:2", 140.0))
 
 
-def a_fault_makes_a_group_forget_a_little(case: Case) -> None:
+def fault_moves_a_group_back_a_little(case: Case) -> None:
     case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
     case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 122.5))
 
 
-def two_at_once_in_any_order(case: Case) -> None:
+def concurrent_sends_are_stored_in_any_order(case: Case) -> None:
     change_send(case, 4, began=104.0, ended=107.9)
     change_send(case, 6, began=104.0, ended=107.9)
     one, other = place_of(4), place_of(6)
@@ -196,31 +196,31 @@ def two_at_once_in_any_order(case: Case) -> None:
     rows[6] = replace(rows[6], place=one)
 
 
-def an_acknowledged_send_around_a_cut(case: Case) -> None:
+def acknowledged_send_around_a_cut(case: Case) -> None:
     case.guarantees = replace(case.guarantees, waits_for_slave=True)
     case.history.troubles.append(replace(SEVERED, began=103.2))
 
 
-def a_slave_that_began_later(case: Case) -> None:
+def slave_log_starts_later(case: Case) -> None:
     change_slave_log(case, start=2_048, digests={2_048: "b"}, queues={})
 
 
 ODD_BUT_RIGHT: Final = (
-    an_unknown_send_is_there,
-    an_unknown_send_is_not_there,
-    a_refused_send_is_not_there,
-    a_retry_during_a_fault_leaves_two,
-    a_redelivery_after_a_fault,
-    delayed_messages_come_in_any_order,
-    a_fault_makes_a_broker_deliver_a_delayed_message_again,
-    what_was_rolled_back_is_not_there,
-    a_reader_passed_a_place_before_it_was_used_again,
-    a_new_life_knows_less,
-    an_old_master_shows_a_message_and_gives_it_up,
-    a_reader_passed_what_an_old_master_gave_up,
-    a_reader_is_sent_back_from_what_an_old_master_gave_up,
-    a_fault_makes_a_group_forget_a_little,
-    two_at_once_in_any_order,
-    an_acknowledged_send_around_a_cut,
-    a_slave_that_began_later,
+    unknown_send_is_stored,
+    unknown_send_is_not_stored,
+    rejected_send_is_not_stored,
+    retry_during_a_fault_stores_two_messages,
+    redelivery_after_a_fault,
+    delayed_messages_are_delivered_in_any_order,
+    fault_repeats_the_delivery_of_a_delayed_message,
+    rolled_back_message_is_not_stored,
+    reader_passed_an_offset_before_it_was_reused,
+    restarted_master_has_a_lower_committed_offset,
+    old_master_serves_a_message_and_drops_it,
+    reader_passed_a_message_that_an_old_master_dropped,
+    reader_moves_back_from_messages_that_an_old_master_dropped,
+    fault_moves_a_group_back_a_little,
+    concurrent_sends_are_stored_in_any_order,
+    acknowledged_send_around_a_cut,
+    slave_log_starts_later,
 )
