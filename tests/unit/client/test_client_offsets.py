@@ -3,9 +3,10 @@
 from datetime import UTC, datetime
 
 import pytest
+from test_received import assigned_queue
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.assigned_queue import AssignedQueue, Event, FlowLimits
+from tianzhou.client.core.assigned_queue import Event
 from tianzhou.client.core.offsets import (
     Ask,
     PolledOffsets,
@@ -13,8 +14,6 @@ from tianzhou.client.core.offsets import (
     epoch_ms,
     start_rule,
 )
-from tianzhou.client.core.pulling import PullPlan
-from tianzhou.client.core.subscription import subscribe
 from tianzhou.wire.queues import MessageQueue
 
 Q0 = MessageQueue(topic="T", broker_name="b", queue_id=0)
@@ -51,20 +50,8 @@ def test_epoch_ms_rejects_invalid_timestamps(wrong: str) -> None:
         epoch_ms(wrong)
 
 
-def assigned_queue(queue: MessageQueue) -> AssignedQueue:
-    plan = PullPlan(
-        group="g",
-        queue=queue,
-        subscription=subscribe("T", version=1),
-        count_max=32,
-        bytes_max=1 << 18,
-        suspend_ms=0,
-    )
-    return AssignedQueue(plan, 0, FlowLimits())
-
-
 def test_polled_offsets_are_committable_when_allowed() -> None:
-    offsets, first, second = PolledOffsets(), assigned_queue(Q0), assigned_queue(Q1)
+    offsets, first, second = PolledOffsets(), assigned_queue(0), assigned_queue(1)
     offsets.put(Q0, 5)
     assert offsets.committable(first) is None
     offsets.allow()
@@ -74,7 +61,7 @@ def test_polled_offsets_are_committable_when_allowed() -> None:
 
 
 def test_polled_offsets_of_released_queue_are_returned_once() -> None:
-    offsets, assigned = PolledOffsets(), assigned_queue(Q0)
+    offsets, assigned = PolledOffsets(), assigned_queue(0)
     offsets.put(Q0, 5)
     offsets.allow()
     offsets.put(Q0, 9)
