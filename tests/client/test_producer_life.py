@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+from collections.abc import Sequence
 
 import pytest
 from loops import Run
@@ -12,6 +13,7 @@ from tianzhou.client import (
     Batching,
     ClientOptions,
     Message,
+    MessageQueue,
     MessageView,
     Producer,
     ProducerOptions,
@@ -76,14 +78,15 @@ def test_a_message_that_cannot_be_encoded_is_not_in_flight(
     run(body)
 
 
-def test_a_selector_that_ends_the_program_leaves_nothing_in_flight(
-    mq: RunningBroker, run: Run
-) -> None:
+def test_producer_selector_that_exits_leaves_no_send_in_flight(mq: RunningBroker, run: Run) -> None:
+    def end_the_program(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        sys.exit(3)
+
     async def body() -> None:
         async with producer_of(mq) as producer, asyncio.timeout(WITHIN_S):
             await producer.send(Message("ended", b"0"))
             with pytest.raises(SystemExit):
-                await producer.send(Message("ended", b"1"), select=lambda *_: sys.exit(3))
+                await producer.send(Message("ended", b"1"), select=end_the_program)
 
     run(body)
 

@@ -189,6 +189,15 @@ SETTINGS: Final = (
         (_BROKER + "topics.topics:Topics._save_unsaved", "if name in self._unsaved:", "if False:"),
     ),
     _bug(
+        "a slave keeps offsets of a deleted topic",
+        "test_accepted_offsets:test_follow_removes_rows_of_a_deleted_topic_or_group",
+        (
+            _BROKER + "groups.consumer_offsets:ConsumerOffsets.follow",
+            "and self.resets.latest(key, EVERY_QUEUE)",
+            "and False",
+        ),
+    ),
+    _bug(
         "commits beyond the end accepted",
         "test_commit_bound:test_commit_beyond_the_end_at_a_master_is_rejected",
         (_BROKER + "groups.consumer_offsets:Offsets.update", "if end is not None:", "if False:"),

@@ -1,8 +1,11 @@
 """Offsets that consumers committed at a slave, and what becomes of them."""
 
+import pytest
+
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets, accepted_table
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.offset_resets import EVERY_QUEUE
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -93,6 +96,28 @@ def test_record_master_returns_only_rows_that_the_master_deleted() -> None:
     offsets.put("local", "orders", 0, 3)
     assert accepted.record_master(said(billing={0: 7})) == [KEY]
     assert accepted.ahead() == [("orders@local", 0, 3)], "known here alone, not deleted"
+
+
+@pytest.mark.parametrize("deleted", ["orders@", "@readers"], ids=["topic", "group"])
+def test_follow_removes_rows_of_a_deleted_topic_or_group(deleted: str) -> None:
+    """The master crashed before it saved the row, and deleted the topic or the group after it."""
+    offsets, accepted = slave_of(small_store())
+    offsets.follow(said(readers={0: 90}, billing={0: 7}))
+    accepted.reconnected()
+    master = ConsumerOffsetTable(tz_resets={deleted: {EVERY_QUEUE: 500}})
+    accepted.record_master(master)
+    offsets.follow(master)
+    assert offsets.get("readers", "orders", 0) is None
+    assert (offsets.get("billing", "orders", 0) is None) == (deleted == "orders@")
+
+
+def test_follow_keeps_rows_that_a_restarted_master_lost() -> None:
+    offsets, accepted = slave_of(small_store())
+    offsets.follow(said(readers={0: 90}))
+    accepted.reconnected()
+    accepted.record_master(said(billing={0: 7}))
+    offsets.follow(said(billing={0: 7}))
+    assert offsets.get("readers", "orders", 0) == 90
 
 
 def test_accepted_offset_is_lowered_with_the_end_of_the_log() -> None:

@@ -8,7 +8,13 @@ import pytest
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica import registration as module
 from tianzhou.broker.replica.master_slave import HUNG_S, MasterSlave
-from tianzhou.broker.replica.registration import CLAIMS, NO_ANSWER, NameTaken, Registration
+from tianzhou.broker.replica.registration import (
+    CLAIMS,
+    NO_ANSWER,
+    NameServerConnections,
+    NameTaken,
+    Registration,
+)
 from tianzhou.broker.role import Role
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_master import Standing
@@ -45,11 +51,11 @@ def registered(
     broker: SmallBroker, responses: Responses, monkeypatch: pytest.MonkeyPatch
 ) -> Registration:
     config = BrokerConfig(nameservers="10.0.0.9:9876")
-    parts, clock = broker.parts, broker.clock
+    topics, permission = broker.slices.topics.topics, broker.slices.topics.permission
     made = Registration(
-        config, parts.topics, parts.permission, broker.mode, address=ADDRESS, clock=clock
+        config, topics, permission, broker.mode, address=ADDRESS, clock=broker.clock
     )
-    monkeypatch.setattr(made, "_call", responses.call)
+    monkeypatch.setattr(NameServerConnections, "call", responses.call)
     monkeypatch.setattr(broker.nameservers, "hear", made.hear)
     return made
 
@@ -123,7 +129,7 @@ def test_master_relies_on_its_slaves_once_a_nameserver_knows_no_later_master(
         assert isinstance(mode, MasterSlave)
         responses = Responses(NO_ANSWER, NO_ANSWER, FINE, FINE, REPLACED)
         registered(broker, responses, monkeypatch)
-        mode.master.on_left()
+        mode.master.events.left()
         assert mode.master.standing is Standing.ASKING
         await until(lambda: mode.master.standing is Standing.ALONE)
         mode.second()
@@ -137,7 +143,7 @@ def test_master_relies_on_its_slaves_once_a_nameserver_knows_no_later_master(
         mode.tick()
         assert mode.master.standing is Standing.ASKING, "it may have been replaced while it hung"
         await until(lambda: mode.master.standing is Standing.SURE)
-        mode.master.on_left()
+        mode.master.events.left()
         await until(lambda: broker.role_state.role is Role.SLAVE)
         mode.abort()
 

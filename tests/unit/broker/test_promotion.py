@@ -167,7 +167,7 @@ def test_failed_promotion_keeps_the_offsets_that_consumers_committed_here(
 ) -> None:
     async def body() -> None:
         broker = small_slave()
-        slave, offsets = roles_of(broker), broker.parts.offsets
+        slave, offsets = roles_of(broker), broker.slices.groups.tables.offsets
         slave.join()
         monkeypatch.setattr(broker.store, "max_offset", end_of_any_queue)
         offsets.put("stock", "orders", 0, 7)

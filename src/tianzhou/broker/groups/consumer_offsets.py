@@ -13,7 +13,7 @@ from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.groups.accepted_offsets import FORWARD_ONLY, RESET_SEEN, AcceptedOffsets
 from tianzhou.broker.groups.groups import Groups, check_commit
-from tianzhou.broker.groups.offset_resets import OffsetResets
+from tianzhou.broker.groups.offset_resets import EVERY_QUEUE, OffsetResets
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
 from tianzhou.broker.writing.stored import require_ready
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
@@ -91,12 +91,22 @@ class ConsumerOffsets:
     def follow(self, master: ConsumerOffsetTable) -> None:
         """Adopt the master's offsets on a slave, except where consumers committed later ones
         here."""
-        assert self.accepted is not None, "only a slave follows"
+        accepted = self.accepted
+        assert accepted is not None, "only a slave follows"
         for key, row in master.offset_table.items():
             mine = self._offsets.setdefault(key, {})
             for queue_id, offset in row.items():
-                mine[queue_id] = max(offset, self.accepted.of(key, queue_id))
+                mine[queue_id] = max(offset, accepted.of(key, queue_id))
         self.resets = OffsetResets(master.tz_resets or {})
+        # A master that lost a row in a crash, and then deleted its topic or group, never reports
+        # that the row is gone. If it stayed here, a topic of the same name would be skipped.
+        self.remove_rows(
+            key
+            for key in list(self._offsets)
+            if key not in master.offset_table
+            and not accepted.row(key)
+            and self.resets.latest(key, EVERY_QUEUE)
+        )
         self._is_dirty = True
 
     def end_following(self) -> None:
