@@ -118,15 +118,9 @@ class Routes:
         self._stale: set[str] = set()
         """Topics whose last refresh failed; each is reported once, until a refresh succeeds."""
 
-    async def route(self, topic: str) -> TopicRoute:
-        """Return the known route, or the NameServer's. Raises TopicNotFound."""
-        found = self._routes.get(topic)
-        if found is not None and not found.is_borrowed:
-            return found
-        return await self.refresh(topic)
-
     async def route_for_sending(self, topic: str) -> TopicRoute:
-        """As `route`, but a topic that brokers may create gets the route of the default topic."""
+        """Return the known route, or the NameServer's; a topic that brokers may create gets the
+        route of the default topic. Raises TopicNotFound."""
         found = self._routes.get(topic)
         if found is not None:
             return found

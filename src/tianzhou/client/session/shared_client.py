@@ -129,7 +129,8 @@ class SharedClient:
     async def route(self, topic: str) -> TopicRoute:
         """Return the route, from the NameServer at first use. Raises TopicNotFound."""
         self._check()
-        return await self.routes.route(topic)
+        known = self.known_route(topic)
+        return await self.routes.refresh(topic) if known is None or known.is_borrowed else known
 
     async def route_for_sending(self, topic: str) -> TopicRoute:
         """As `route`, but a topic that the first message will create has the route of the default
