@@ -467,3 +467,19 @@ def test_send_leaves_a_drained_broker_without_a_nameserver(mq: RunningBroker, ru
             await asyncio.to_thread(mq.start_nameserver)
 
     run(body)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_topic_with_fewer_queues_than_the_route_says_gets_its_messages(
+    mq: RunningBroker, run: Run, key: str | None
+) -> None:
+    async def body() -> None:
+        mq.create_topic("fewer", queues=8)
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("fewer", b"before"))
+            mq.create_topic("fewer", queues=1)
+            for n in range(8):
+                result = await producer.send(Message("fewer", b"%d" % n, sharding_key=key))
+                assert (result.status, result.queue.queue_id) == (SendStatus.SEND_OK, 0)
+
+    run(body)

@@ -34,6 +34,7 @@ ERRORS = {
     "no_topic": lambda: remote_error("a:1", ResponseCode.TOPIC_NOT_EXIST, None),
     "no_permission": lambda: remote_error("a:1", ResponseCode.NO_PERMISSION, None),
     "illegal": lambda: remote_error("a:1", ResponseCode.MESSAGE_ILLEGAL, None),
+    "invalid": lambda: remote_error("a:1", ResponseCode.INVALID_PARAMETER, None),
     "topic_not_found": lambda: TopicNotFound("t"),
     "closed": lambda: ClientClosed("closed"),
 }

@@ -26,6 +26,7 @@ from tianzhou.client.errors import (
     ClientClosed,
     ClientError,
     ConnectionLost,
+    InvalidParameter,
     NoNameServer,
     NoPermission,
     NoRoute,
@@ -54,6 +55,10 @@ allow."""
 MOVED: Final = (NoPermission, TopicNotExist)
 """A broker rejects a message because the client's route is stale: the broker is being drained, or
 no longer has the topic. Nothing was stored."""
+
+STALE: Final = (*MOVED, InvalidParameter)
+"""Also if the broker no longer has the queue: the topic was created again, or changed, with fewer
+queues. A fresh route shows whether that is the reason."""
 
 _LAST_ATTEMPT_ONLY: Final = (TopicNotFound, NoNameServer, RemoteError)
 """These errors are about the last attempt only; an earlier attempt may have stored the message."""
@@ -304,13 +309,14 @@ class SendMachine:
         self.tries = [*self.tries, Try(name, self.address, error)]
         if name and error.retry is Retry.OTHER_BROKER:
             self.policy.latencies.failed(name, now_s)
-        if error.retry is Retry.NEVER:
+        is_unclear = isinstance(error, InvalidParameter) and self._may_retry(error)
+        if error.retry is Retry.NEVER and not is_unclear:
             return self._give_up(now_s, error)
         if not self._may_retry(error):
             return self._fail(now_s)
         if self.deadline_s <= now_s:
             return self._timed_out(now_s)
-        if error.retry is Retry.AFTER_ROUTE_REFRESH:
+        if error.retry is Retry.AFTER_ROUTE_REFRESH or is_unclear:
             self.state = State.REFRESHING
             self.until_s = self._attempt_deadline_s(now_s)
             return Action.REFRESH
@@ -333,7 +339,7 @@ class SendMachine:
             return len(self.tries) < self.policy.options.tries_max
         if isinstance(error, ServiceNotAvailable):
             return True
-        return isinstance(error, MOVED) and not isinstance(self.pick, Fixed)
+        return isinstance(error, STALE) and not isinstance(self.pick, Fixed)
 
     def no_response(self, code: int, now_s: float, *, is_open: bool) -> ClientError:
         """Return why an attempt got no response; `is_open` says whether its connection is open."""
@@ -352,6 +358,11 @@ class SendMachine:
         """Continue even if the refresh failed: the old route may lead to another broker."""
         if isinstance(error, TopicNotFound | ClientClosed):
             return self._give_up(now_s, error)
+        rejected = self.tries[-1].error
+        if isinstance(rejected, InvalidParameter):
+            route = self.policy.known_route(self.topic)
+            is_gone = route is not None and self.queue not in route.write_queues
+            return self._route() if is_gone else self._give_up(now_s, rejected)
         return self._route() if self._has_another_broker() else self._pause(now_s)
 
     def _pause(self, now_s: float) -> Action:
