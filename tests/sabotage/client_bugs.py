@@ -22,7 +22,7 @@ BUGS: Final = (
          ("tianzhou.base.extras:missing_extra", "if extra is None:", "if True:")),
     _bug("a keyed send fails while its broker is drained", "keyed",
          ("tianzhou.client.core.send:SendMachine._may_retry",
-          "isinstance(error, MOVED) and not isinstance(self.pick, Fixed)", "False")),
+          "isinstance(error, STALE) and not isinstance(self.pick, Fixed)", "False")),
     _bug("a keyed send fails when a replica refuses it", "keyed",
          ("tianzhou.client.core.send:SendMachine._may_retry",
           "isinstance(error, ServiceNotAvailable)", "False")),
