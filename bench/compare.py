@@ -21,8 +21,8 @@ from bench.broker import broker, cpu_seconds, fill, sends, served
 from bench.load import Connection, batch_frame, drive, pull_frame, send_frame
 from bench.loads import half_frame, request, timed_frame
 from tianzhou.cmd.clock import SystemClock
-from tianzhou.wire.codec import decode_header, encode_command
-from tianzhou.wire.header import Header, Language, SerialiseType
+from tianzhou.wire.codec import Header, Language, decode_header, encode_command
+from tianzhou.wire.frame import SerialiseType
 
 ROOT: Final = Path(__file__).parents[1]
 ROUNDS: Final = 7

@@ -5,9 +5,8 @@ import socket
 from collections.abc import Callable
 from time import perf_counter
 
-from tianzhou.wire.codec import encode_command
+from tianzhou.wire.codec import Header, Language, encode_command
 from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import Header, Language
 
 
 def send_frame(

@@ -27,8 +27,7 @@ from bench.measure import Limit
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.store.files import RealFiles
 from tianzhou.store.tables import Tables
-from tianzhou.wire.codec import decode_headers, encode_command
-from tianzhou.wire.header import Header, Language
+from tianzhou.wire.codec import Header, Language, decode_headers, encode_command
 from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
 TOPICS, QUEUES = 5_000, 10

@@ -170,7 +170,7 @@ def section_file(section: str, headers: list[HeaderClass]) -> str:
     names = [name for name in ("ExtFields", "Int32", "Int64") if name in text]
     if "field(" in text:
         lines += ["", "from msgspec import field"]
-    lines += ["", f"from tianzhou.wire.fields import {', '.join(names)}"]
+    lines += ["", f"from tianzhou.wire.codec import {', '.join(names)}"]
     return finish(lines + body)
 
 
@@ -202,7 +202,7 @@ def table_file(headers: list[HeaderClass], requests: list[Request]) -> str:
         lines += [f"from tianzhou.wire._generated_headers_{section} import ("]
         lines += [f"    {name}," for name in names]
         lines += [")"]
-    lines += ["from tianzhou.wire.fields import ExtFields", ""]
+    lines += ["from tianzhou.wire.codec import ExtFields", ""]
     lines += ["__all__ = ["]
     exported = ["REQUEST_HEADERS", "RESPONSE_HEADERS", *sorted(h.name for h in headers)]
     lines += [f"    {quote(name)}," for name in exported]

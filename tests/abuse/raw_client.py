@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from tianzhou.testing.kit.patience import Patience
-from tianzhou.wire.codec import decode_header, encode_binary, encode_json
-from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.codec import Header, decode_header, encode_binary, encode_json
+from tianzhou.wire.frame import PREFIX, SerialiseType
 
 WAIT_S: Final = 10.0
 """Seconds of an idle machine, as `Patience` counts them."""

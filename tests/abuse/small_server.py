@@ -9,9 +9,8 @@ from tianzhou.net.acceptor import bind
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.server import Server
 from tianzhou.net.server_connection import ServerConnection
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import Header, decode_header, encode_command, response_to
 from tianzhou.wire.frame import FrameBatch
-from tianzhou.wire.header import Header, response_to
 
 WAIT_S = 120.0
 TRICKLE_PAUSE_S = 0.02

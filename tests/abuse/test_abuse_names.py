@@ -9,9 +9,9 @@ from live import Live
 from raw_client import RawClient, Response, batch_entry, heartbeat_of, pull_of, send_v1, send_v2
 
 from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.store.consume_queue import Queues
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import RealFiles
-from tianzhou.store.queues import Queues
 from tianzhou.testing.kit.stopwatch import Stopwatch
 from tianzhou.wire.registration import encode_registration
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTable

@@ -11,8 +11,8 @@ from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.small_broker import ROOT, STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.codec import Header, encode_command
+from tianzhou.wire.frame import SerialiseType
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 TOPIC, GROUP = "orders", "readers"

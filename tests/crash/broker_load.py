@@ -13,9 +13,8 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from tianzhou.record.batch import encode_batch
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import Header, Language, decode_header, encode_command
 from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import Header, Language
 
 TOPICS: Final = ("orders", "payments")
 LATER: Final = "reminders"

@@ -6,9 +6,8 @@ from typing import Final, Self
 
 from crash.broker_load import SILENCE_S
 from tianzhou.record.message import MessageView, decode_all
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import Header, Language, decode_header, encode_command
 from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import Header, Language
 
 FOUND: Final = 0
 NOT_FOUND: Final = 19

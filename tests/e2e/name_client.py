@@ -8,9 +8,8 @@ from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.server import NameServer
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.wire import registration
-from tianzhou.wire.codec import decode_header, encode_command
-from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import ONEWAY_FLAG, Header, SerialiseType
+from tianzhou.wire.codec import ONEWAY_FLAG, Header, decode_header, encode_command
+from tianzhou.wire.frame import PREFIX, SerialiseType
 from tianzhou.wire.routes import TopicRouteData, decode_route
 from tianzhou.wire.tables import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 

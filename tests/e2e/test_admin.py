@@ -12,8 +12,7 @@ from tianzhou.testing import RunningBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
-from tianzhou.wire.codec import decode_header, encode_command
-from tianzhou.wire.header import RESPONSE_FLAG, Header
+from tianzhou.wire.codec import RESPONSE_FLAG, Header, decode_header, encode_command
 from tianzhou.wire.queues import decode_queue_offsets, decode_topic_stats
 from tianzhou.wire.tables import decode_kv_table
 

@@ -13,8 +13,7 @@ from tianzhou.client.errors import GroupNotExist, RemoteError, TopicNotFound
 from tianzhou.client.sync.admin import Admin
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.codec import encode_json
-from tianzhou.wire.header import RESPONSE_FLAG, Header
+from tianzhou.wire.codec import RESPONSE_FLAG, Header, encode_json
 from tianzhou.wire.queues import MessageQueue, decode_queue_offsets
 
 

@@ -12,9 +12,8 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import RESPONSE_FLAG, Header, decode_header, encode_command
 from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import RESPONSE_FLAG, Header
 
 WAIT_S = 10.0
 

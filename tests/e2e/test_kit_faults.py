@@ -10,7 +10,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.testing import RunningBroker, running_broker
 from tianzhou.testing.kit.stopwatch import Stopwatch
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import ONEWAY_FLAG
+from tianzhou.wire.codec import ONEWAY_FLAG
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

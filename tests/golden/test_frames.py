@@ -18,15 +18,16 @@ from tianzhou.wire._generated_headers import (
     SendMessageV2Request,
 )
 from tianzhou.wire.codec import (
+    Header,
     HeaderReader,
+    Language,
     decode_header,
     decode_headers,
     encode_command,
     encode_header,
 )
 from tianzhou.wire.fastjson import encode
-from tianzhou.wire.frame import FrameBuffer, encode_frame
-from tianzhou.wire.header import Header, Language, SerialiseType
+from tianzhou.wire.frame import FrameBuffer, SerialiseType, encode_frame
 from tianzhou.wire.heartbeat import (
     ConsumeType,
     MessageModel,

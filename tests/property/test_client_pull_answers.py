@@ -16,7 +16,7 @@ from tianzhou.record.crc import crc31
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.record.layout import AT_BODY_CRC, HEAD, INT32
 from tianzhou.record.message import MessageView
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.queues import MessageQueue
 
 QUEUE = MessageQueue(topic="T", broker_name="foreign", queue_id=3)

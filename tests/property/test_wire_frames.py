@@ -7,10 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tianzhou.base.limits import FRAME_BYTES_MAX
-from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.codec import Header, decode_headers, encode_command
 from tianzhou.wire.errors import FrameError, HeaderError
-from tianzhou.wire.frame import FrameBuffer, encode_frame
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.frame import FrameBuffer, SerialiseType, encode_frame
 
 Frame = tuple[int, bytes, bytes]
 

@@ -16,10 +16,18 @@ from tianzhou.wire._generated_headers import (
     RESPONSE_HEADERS,
     SendMessageV2Request,
 )
-from tianzhou.wire.codec import HeaderReader, decode_header, decode_json, encode_header, encode_json
+from tianzhou.wire.codec import (
+    ExtFields,
+    Header,
+    HeaderReader,
+    Language,
+    decode_header,
+    decode_json,
+    encode_header,
+    encode_json,
+)
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.fields import ExtFields
-from tianzhou.wire.header import Header, Language, SerialiseType
+from tianzhou.wire.frame import SerialiseType
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)

@@ -30,9 +30,8 @@ from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import HOST, TIANZHOU
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import Header, decode_header, encode_command, response_to
 from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import Header, response_to
 
 
 def master_of(group: Group) -> str | None:

@@ -16,7 +16,7 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.testing.chaos.processes import FILE_BYTES, HOST, spare_ports
 from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 NAMES = ("n0", "n1", "n2")
 WAIT_S = 30.0

@@ -10,7 +10,7 @@ from tianzhou.client import Message
 from tianzhou.client.sync import Producer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.signing import Credentials
 
 PAIR = '{"accessKey":"cluster","secretKey":"secret"}'

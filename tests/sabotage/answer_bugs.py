@@ -7,7 +7,7 @@ from typing import Final
 
 from planting import Bug, Edit
 
-_PULL: Final = "tianzhou.broker.fetch.pull_admission:PullAdmission."
+_PULL: Final = "tianzhou.broker.fetch.pull:PullAdmission."
 _DERIVATION: Final = "tianzhou.store.derivation:Derivation."
 
 
@@ -30,17 +30,17 @@ CLIENTS: Final = (
           "if False:")),
     _bug("flags of topic and group left out of a pull",
          "test_pull:test_pull_response_repeats_the_flags_of_topic_and_group",
-         ("tianzhou.broker.fetch.pull_admission:PullAdmission.check",
+         ("tianzhou.broker.fetch.pull:PullAdmission.check",
           "topic.topic_sys_flag, group.group_sys_flag", "0, 0")),
     _bug("pull forbidden without a type", "test_pull:test_pull_of_a_forbidden_group_is_rejected",
-         ("tianzhou.broker.fetch.pull_admission:forbidden", '{"forbiddenType": str(kind)}', "{}")),
+         ("tianzhou.broker.fetch.pull:forbidden", '{"forbiddenType": str(kind)}', "{}")),
     _bug("send answered without the transaction id",
          "test_send:test_send_response_has_the_unique_id_as_transaction_id",
          ("tianzhou.broker.ingest.send:SendResponses.full",
           "if unique is not None and not is_batch:", "if False:")),
     _bug("integers with leading zeros refused",
          "test_wire_fields:test_from_ext_accepts_integers_in_java_spelling",
-         ("tianzhou.wire.fields:_with_plain_integers", "if _JAVA_INTEGER.fullmatch(value):",
+         ("tianzhou.wire.codec:_with_plain_integers", "if _JAVA_INTEGER.fullmatch(value):",
           "if False:")),
     _bug("facts that tools need not shown",
          "test_settable:test_runtime_config_table_has_the_keys_that_rocketmq_tools_read",

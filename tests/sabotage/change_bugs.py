@@ -65,7 +65,7 @@ BUGS: Final = (
     _bug(
         "deletion removes the queues of the next topic of its name",
         "reborn",
-        ("tianzhou.store.queues:Queues._ending", "if before is None:", "if True:"),
+        ("tianzhou.store.consume_queue:Queues._ending", "if before is None:", "if True:"),
     ),
     _bug(
         "what was never committed stays at a deposed leader",

@@ -129,7 +129,7 @@ SETTINGS: Final = (
     _bug(
         "filters that are switched off stay cached",
         "test_admin_broker:test_config_change_of_sql_filters_applies_to_cached_expressions",
-        (_BROKER + "groups.sessions:Filters.adopt", "self._cache.clear()", "pass"),
+        (_BROKER + "groups.groups:Filters.adopt", "self._cache.clear()", "pass"),
     ),
     _bug(
         "transactions keep their old timings",

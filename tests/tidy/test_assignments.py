@@ -13,7 +13,7 @@ BROKER = SRC / "broker"
 
 RECORDS = {
     "fetch/pull.py": {"pull.deadline", "pull.is_reading", "pull.offset", "result.next_offset"},
-    "groups/sessions.py": {"group.described", "known.heartbeat_ms"},
+    "groups/groups.py": {"group.described", "known.heartbeat_ms"},
     "observe/group_rows.py": {
         "tallies[group].is_unknown",
         "tally.held",

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from tianzhou.wire import codec, frame
-from tianzhou.wire.codec import encode_json
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header, encode_json
 
 DOC = (Path(__file__).parents[2] / "docs/formats/frame.md").read_text(encoding="utf-8")
 

@@ -44,7 +44,6 @@ COVERED_BY = {
     "base/limits": "tests/unit/base/test_protocol_limits.py",
     "record/errors": "declarations only",
     "wire/errors": "declarations only",
-    "wire/header": "tests/unit/wire/test_wire_codec.py",
     "wire/queues": "tests/unit/wire/test_wire_bodies.py",
     "wire/routes": "tests/unit/wire/test_wire_bodies.py",
     "wire/tables": "tests/unit/wire/test_wire_bodies.py",

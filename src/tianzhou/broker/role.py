@@ -51,7 +51,7 @@ class RoleState:
         """Where the master serves clients, as far as a slave knows."""
         self.master_name = ""
         """The name of the leader within its Raft group; empty in a group without Raft."""
-        self._reads_refused = reads_refused
+        self.reads_refused = reads_refused
         self.changed: list[Callable[[], None]] = []
         """Called after every change of the role."""
 
@@ -84,7 +84,7 @@ class RoleState:
             self.master_address, self.master_name = address, name
 
     def check_read(self) -> None:
-        if self._reads_refused and not self.is_master:
+        if self.reads_refused and not self.is_master:
             raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"broker {self._name} with id {self.broker_id} is a slave and slave_read is off",
@@ -119,12 +119,18 @@ class Permission:
         self._name = name
         self._role_state = role_state
         self.bits = bits
+        self.is_readable = self._always_serves()
+        """Whether `check_read` passes in every role; otherwise it has to be asked."""
         self.changed: list[Callable[[], None]] = []
 
     def set(self, bits: int) -> None:
         self.bits = bits
+        self.is_readable = self._always_serves()
         for notify in self.changed:
             notify()
+
+    def _always_serves(self) -> bool:
+        return bool(self.bits & PERM_READ) and not self._role_state.reads_refused
 
     def check_write(self) -> None:
         self._role_state.check_write()

@@ -15,8 +15,8 @@ from tianzhou.nameserver.refusals import CHARS_MAX, Refusals
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.codec import Header
 from tianzhou.wire.fastjson import encode
-from tianzhou.wire.header import Header
 from tianzhou.wire.nameserver_bodies import RefusedBroker
 from tianzhou.wire.routes import (
     BrokerMemberGroupAnswer,

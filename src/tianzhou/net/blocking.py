@@ -5,9 +5,8 @@ from typing import Final, Self
 
 from tianzhou.base.errors import Retry, TianzhouError
 from tianzhou.net.connect import connect_blocking
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import Header, decode_header, encode_command
 from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import Header
 
 TIMEOUT_S: Final = 5.0
 

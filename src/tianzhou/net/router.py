@@ -17,9 +17,8 @@ from tianzhou.base.steps import Steps, finish
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.codec import Header, decode_header, encode_command, response_to
 from tianzhou.wire.frame import FrameBatch
-from tianzhou.wire.header import Header, response_to
 
 log: Final = logging.getLogger("tianzhou.net")
 

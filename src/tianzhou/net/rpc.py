@@ -12,7 +12,8 @@ from typing import Protocol
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.steps import Steps
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.codec import Header
+from tianzhou.wire.frame import SerialiseType
 
 OnAnswer = Callable[[Header | None, bytes], None]
 """Called with the response and its body, or with None after a timeout or a lost connection."""

@@ -32,9 +32,9 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.record.ids import Host, encode_host
+from tianzhou.wire.codec import Header
 from tianzhou.wire.errors import TooManyPending
 from tianzhou.wire.frame import PREFIX, FrameBatch, FrameBuffer
-from tianzhou.wire.header import Header
 from tianzhou.wire.pending import PendingRequests
 
 if TYPE_CHECKING:

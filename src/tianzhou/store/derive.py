@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset, queue_key
-from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX, TOPIC_DIRECTORY_BYTES_MAX
+from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX
 from tianzhou.record import flags, properties
 from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.errors import RecordDamaged
@@ -42,7 +42,7 @@ from tianzhou.record.layout import (
     RECORD_BYTES_MIN,
     position_of,
 )
-from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.consume_queue import UNIT, is_topic_name
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 _INT64_MAX: Final = (1 << 63) - 1
@@ -248,13 +248,6 @@ def topic_of(name: bytes) -> str:
             raise RecordDamaged(f"claims the topic {topic[:64]!r}, which cannot name a directory")
         _topics[name] = topic
     return topic
-
-
-def is_topic_name(topic: str) -> bool:
-    """Whether queues of this topic can have a directory."""
-    if not topic.strip(".") or "/" in topic or "\0" in topic:
-        return False
-    return len(topic.encode("utf-8", "replace")) <= TOPIC_DIRECTORY_BYTES_MAX
 
 
 # Few records: the plain loop

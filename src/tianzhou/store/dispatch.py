@@ -11,12 +11,11 @@ from typing import Final, NamedTuple
 from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.record.walk import Stop
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.consume_queue import UNIT, Queues
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import Derived, Malformed, QueueUnits, derive
 from tianzhou.store.failpoint import armed, failpoint
 from tianzhou.store.key_index import KeyIndex
-from tianzhou.store.queues import Queues
 from tianzhou.store.scan import Damage, next_sound_record, read_slice
 
 FRESH_BYTES_MAX: Final = 8 * 1024 * 1024

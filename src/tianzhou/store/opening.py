@@ -14,6 +14,7 @@ from tianzhou.store import layout, preflight, recovery
 from tianzhou.store.checkpoint import NO_QUEUES, Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.consume_queue import Queues
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.files import File, Files, list_visible, make_lasting_dirs
@@ -22,7 +23,6 @@ from tianzhou.store.incidents import Incident, Incidents
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.layout import Paths
 from tianzhou.store.preflight import LateBegin, Shortfall
-from tianzhou.store.queues import Queues
 from tianzhou.store.recovery import Parts, Report
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.tables import SetBack, Tables

@@ -16,11 +16,11 @@ from tianzhou.record.layout import RECORD_BYTES_MIN
 from tianzhou.store import segments
 from tianzhou.store.checkpoint import SECTOR, UNKNOWN, Checkpoint, decode
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.consume_queue import Queues
 from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import StoreRefused
 from tianzhou.store.files import File, Files, list_visible
 from tianzhou.store.layout import Paths, recorded_paths
-from tianzhou.store.queues import Queues
 from tianzhou.store.scan import NOWHERE, LogScan, next_sound_record, sound_record_at
 from tianzhou.store.segments import Segment, file_name
 from tianzhou.store.tables import Tables

@@ -21,7 +21,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
+from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue, Queues
 from tianzhou.store.derive import facts_of, last_store_time
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
@@ -31,7 +31,6 @@ from tianzhou.store.incidents import Incidents
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.layout import Paths
 from tianzhou.store.preflight import Shortfall
-from tianzhou.store.queues import Queues
 from tianzhou.store.scan import (
     NOWHERE,
     Damage,

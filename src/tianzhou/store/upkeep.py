@@ -18,14 +18,13 @@ from typing import Final
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.consume_queue import ConsumeQueue, Queues
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import Files
 from tianzhou.store.flush import MANY_FILES, Derivations, Fence, Flusher
 from tianzhou.store.key_index import KeyIndex
-from tianzhou.store.queues import Queues
 from tianzhou.store.recovery import Parts
 from tianzhou.store.retention import Pressure, Retention, pressure_of, usages
 

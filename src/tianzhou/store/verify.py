@@ -8,7 +8,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store import layout, segments
 from tianzhou.store.checkpoint import UNKNOWN, Checkpoint
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, gap_max
+from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Queues, gap_max
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import Derived, QueueUnits, derive
 from tianzhou.store.dispatch import malformed_of
@@ -18,7 +18,6 @@ from tianzhou.store.incidents import Incidents
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.key_index import KeyIndexView
 from tianzhou.store.preflight import read_checkpoint
-from tianzhou.store.queues import Queues
 from tianzhou.store.scan import Damage, LogScan, Slice, next_sound_record
 from tianzhou.store.segments import Segment
 from tianzhou.store.tables import Tables

@@ -30,9 +30,8 @@ from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
-from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.codec import ONEWAY_FLAG, Header, decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
-from tianzhou.wire.header import ONEWAY_FLAG, Header
 from tianzhou.wire.names import DEFAULT_TOPIC
 
 ROOT: Final = "data/store"

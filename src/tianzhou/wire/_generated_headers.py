@@ -113,7 +113,7 @@ from tianzhou.wire._generated_headers_send import (
     SendMessageResponse,
     SendMessageV2Request,
 )
-from tianzhou.wire.fields import ExtFields
+from tianzhou.wire.codec import ExtFields
 
 __all__ = [
     "REQUEST_HEADERS",

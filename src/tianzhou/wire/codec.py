@@ -28,17 +28,162 @@ Each length is compared with the bytes that are left before it is used, and the 
 exactly where the header does.
 """
 
+import enum
+import re
 import struct
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.errors import CannotEncode, HeaderError
-from tianzhou.wire.fields import ExtFields, Int32
-from tianzhou.wire.frame import FrameBatch, frame_prefix
-from tianzhou.wire.header import RESPONSE_FLAG, Header, Language, SerialiseType
+from tianzhou.wire.errors import CannotEncode, HeaderError, HeaderFieldError
+from tianzhou.wire.frame import FrameBatch, SerialiseType, frame_prefix
+
+RESPONSE_FLAG: Final = 1
+ONEWAY_FLAG: Final = 2
+
+VERSION: Final = 479
+"""The version that servers report: RocketMQ 5.3.3. Clients check it before they use SQL filters or
+new requests; it makes no client expect a feature that is missing here."""
+
+
+class Language(enum.IntEnum):
+    """The programming language of a peer."""
+
+    JAVA = 0
+    CPP = 1
+    DOTNET = 2
+    PYTHON = 3
+    DELPHI = 4
+    ERLANG = 5
+    RUBY = 6
+    OTHER = 7
+    HTTP = 8
+    GO = 9
+    PHP = 10
+    OMS = 11
+    RUST = 12
+    NODE_JS = 13
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """`code` is a request code, or a response code when `is_response`."""
+
+    code: int
+    opaque: int
+    flag: int = 0
+    language: Language = Language.PYTHON
+    version: int = VERSION
+    remark: str | None = None
+    ext: dict[str, str] = {}
+    serialise_type: SerialiseType = SerialiseType.JSON
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & RESPONSE_FLAG != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & ONEWAY_FLAG != 0
+
+
+def response_to(
+    request: Header, code: int, *, remark: str | None = None, ext: dict[str, str] | None = None
+) -> Header:
+    """A response header with the opaque number and the serialisation of the request."""
+    assert not request.is_oneway, "a one-way request gets no answer, not even an error"
+    return Header(
+        code=code,
+        opaque=request.opaque,
+        flag=RESPONSE_FLAG,
+        remark=remark,
+        ext=ext or {},
+        serialise_type=request.serialise_type,
+    )
+
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+_JAVA_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,64}")
+_VALUE_CHARACTERS_MAX = 64
+"""Enough of a wrong value to recognise it; it is untrusted and may go into a log."""
+
+
+class ExtFields(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The typed fields of one kind of header. Subclasses are generated from spec/requests.toml."""
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        """Unknown fields are ignored: every peer adds some of its own."""
+        try:
+            # Not strict: each value is text and is read as its field's type.
+            return msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError as error:
+            plain = _with_plain_integers(cls, ext)
+            if plain == ext:
+                raise _explain(cls, ext, error) from None
+        try:
+            return msgspec.convert(plain, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise _explain(cls, ext, error) from None
+
+    def to_ext(self) -> dict[str, str]:
+        """All fields that have a value, as Java does: what is absent is None there."""
+        ext: dict[str, str] = {}
+        for name, wire_name in zip(
+            self.__struct_fields__, self.__struct_encode_fields__, strict=True
+        ):
+            value: str | int | bool | None = getattr(self, name)
+            if value is None:
+                continue
+            ext[wire_name] = _to_text(value)
+        return ext
+
+
+def _to_text(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _with_plain_integers(cls: type[ExtFields], ext: Mapping[str, str]) -> dict[str, str]:
+    """The fields, with integers that only Java accepts (`007`, `+7`) rewritten for msgspec. Text
+    fields are never changed."""
+    plain = dict(ext)
+    for field in msgspec.structs.fields(cls):
+        value = plain.get(field.encode_name, "")
+        if _JAVA_INTEGER.fullmatch(value):
+            try:
+                msgspec.convert(value, field.type, strict=False)
+            except msgspec.ValidationError:
+                plain[field.encode_name] = str(int(value))
+    return plain
+
+
+def _explain(
+    cls: type[ExtFields], ext: Mapping[str, str], error: msgspec.ValidationError
+) -> HeaderFieldError:
+    for field in msgspec.structs.fields(cls):
+        wire_name = field.encode_name
+        if wire_name not in ext:
+            if field.required:
+                return HeaderFieldError(
+                    wire_name, f"{cls.__name__} needs the field {wire_name}, which is missing"
+                )
+            continue
+        value: object = ext[wire_name]
+        try:
+            msgspec.convert(value, field.type, strict=False)
+        except msgspec.ValidationError as reason:
+            shown = repr(value)[:_VALUE_CHARACTERS_MAX]
+            return HeaderFieldError(
+                wire_name, f"{cls.__name__}: field {wire_name} is {shown}: {reason}"
+            )
+    return HeaderFieldError("", f"{cls.__name__}: {error}")
+
 
 Fields = TypeVar("Fields", bound=ExtFields)
 

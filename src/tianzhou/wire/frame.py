@@ -12,6 +12,7 @@ bytes have arrived, before memory is allocated for the rest, and the buffer doub
 announced size only as bytes arrive. So a peer must send as much as it makes us allocate.
 """
 
+import enum
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -19,9 +20,16 @@ from typing import Final
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from tianzhou.wire.errors import FrameError, TooLargeToSend
-from tianzhou.wire.header import SerialiseType
+
 
 # Name, offset, size: docs/formats/frame.md is tested against this.
+class SerialiseType(enum.IntEnum):
+    """Which form the header has; the top byte of the header size."""
+
+    JSON = 0
+    BINARY = 1
+
+
 FIELDS: Final = (("frame_size", 0, 4), ("serialise_type", 4, 1), ("header_size", 5, 3))
 # The type is the top byte of the second word. Sizes are signed, so that a negative one is
 # reported as negative.

@@ -12,9 +12,9 @@ to ours. The response flag distinguishes them, so they are never passed to this 
 import math
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from tianzhou.wire.codec import encode_head
+from tianzhou.wire.codec import ONEWAY_FLAG, RESPONSE_FLAG, Header, Language, encode_head
 from tianzhou.wire.errors import TooManyPending
-from tianzhou.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, Language, SerialiseType
+from tianzhou.wire.frame import SerialiseType
 
 Token = TypeVar("Token")
 

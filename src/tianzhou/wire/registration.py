@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from tianzhou.base.kinds import Bytes
+from tianzhou.wire.codec import VERSION
 from tianzhou.wire.errors import BodyError
 from tianzhou.wire.fastjson import BodyReader, encode
-from tianzhou.wire.header import VERSION
 from tianzhou.wire.nameserver_bodies import MissingBroker
 from tianzhou.wire.tables import (
     RegisterBrokerBody,

@@ -6,8 +6,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker, frames
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.codec import decode_header, encode_command
-from tianzhou.wire.header import VERSION, Header, Language
+from tianzhou.wire.codec import VERSION, Header, Language, decode_header, encode_command
 
 
 class Answer(NamedTuple):

@@ -7,8 +7,8 @@ from tianzhou.net.rpc import Peer, RequestRejected
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_effects import BROKER_EFFECTS
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.codec import Header, encode_command
+from tianzhou.wire.frame import SerialiseType
 
 CODES = sorted({*BROKER_EFFECTS, *FAST_PATH})
 

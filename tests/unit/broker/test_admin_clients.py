@@ -5,7 +5,7 @@ from administrator import Administrator, join, make_topic
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.queues import MessageQueue
 
 OK = Header(code=0, opaque=1, ext={"extra": "1"})

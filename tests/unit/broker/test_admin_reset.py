@@ -6,7 +6,7 @@ from administrator import Administrator, Answer, join, make_topic
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Language
+from tianzhou.wire.codec import Language
 from tianzhou.wire.queues import decode_queue_offsets
 
 

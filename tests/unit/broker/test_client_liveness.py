@@ -4,7 +4,7 @@ from tianzhou.net.rpc import Request
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 HOUR_MS = 3_600_000
 

@@ -6,7 +6,7 @@ from tianzhou.broker.access.cluster_proof import ClusterProof
 from tianzhou.net.rpc import Request, RequestRejected
 from tianzhou.testing.small_broker import RecordingPeer
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.signing import Credentials
 
 PAIR = '{"accessKey":"cluster","secretKey":"12345678"}'

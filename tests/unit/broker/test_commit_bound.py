@@ -5,7 +5,7 @@ import pytest
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 TOPIC, GROUP, COUNT = "orders", "readers", 3
 COMMIT, SUBSCRIPTION = 1, 4

@@ -16,8 +16,7 @@ from tianzhou.testing.deferring_store import DeferringStore
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header, encode_command
 from tianzhou.wire.names import PULL_SUBSCRIPTION, PULL_SUSPEND, SCHEDULE_TOPIC
 
 TOPIC = "orders"

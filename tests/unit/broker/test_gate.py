@@ -20,7 +20,7 @@ from tianzhou.wire._generated_codes import (
     ResponseCode,
 )
 from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.heartbeat import ConsumerData, HeartbeatData
 
 MASTER = "10.0.0.9:10911"

@@ -21,7 +21,7 @@ from tianzhou.replication.ha_master import Standing
 from tianzhou.store.errors import DiskFull
 from tianzhou.testing.kit.patience import Patience
 from tianzhou.testing.small_broker import ADDRESS, SmallBroker
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.registration import EPOCH, FREE_ID, NAME_TAKEN
 
 FINE = Header(code=0, opaque=1)

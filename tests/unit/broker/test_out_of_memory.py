@@ -12,8 +12,7 @@ from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header, encode_command
 
 TOPIC = "orders"
 

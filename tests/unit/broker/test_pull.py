@@ -13,8 +13,8 @@ from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.codec import Header, encode_command
+from tianzhou.wire.frame import SerialiseType
 from tianzhou.wire.tables import SubscriptionGroupConfig
 
 TOPIC = "orders"

@@ -10,7 +10,7 @@ from tianzhou.wire._generated_headers_send import (
     SendMessageRequest,
     SendMessageV2Request,
 )
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 REQUESTER = "10.9.9.9@77"

@@ -13,8 +13,8 @@ from tianzhou.store.config import FlushMode
 from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import ONEWAY_FLAG, Header, SerialiseType
+from tianzhou.wire.codec import ONEWAY_FLAG, Header, encode_command
+from tianzhou.wire.frame import SerialiseType
 
 TOPIC = "orders"
 _opaque = count(1000)

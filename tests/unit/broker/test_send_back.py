@@ -7,7 +7,7 @@ from tianzhou.record import ids
 from tianzhou.record.message import MessageView
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import SubscriptionGroupConfig
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker.groups import sessions
-from tianzhou.broker.groups.sessions import Client, Readers, Sessions
+from tianzhou.broker.groups import groups
+from tianzhou.broker.groups.groups import Client, Readers, Sessions
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.header import Language
+from tianzhou.wire.codec import Language
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData
 
 
@@ -126,7 +126,7 @@ def test_readers_exclude_disconnected_clients() -> None:
 def test_readers_full_table_admits_new_ones_after_old_ones_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sessions, "READERS_MAX", 2)
+    monkeypatch.setattr(groups, "READERS_MAX", 2)
     seen, leaving, staying = Readers(), RecordingPeer(port=1), RecordingPeer(port=2)
     seen.pulled("billing", ORDERS[0], leaving, 1.0)
     seen.pulled("billing", ORDERS[1], staying, 1.0)

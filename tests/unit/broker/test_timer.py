@@ -17,7 +17,7 @@ from tianzhou.store.config import FlushMode
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 
 def send(broker: SmallBroker, body: bytes, **named: str) -> Header:

@@ -13,8 +13,7 @@ from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header, encode_command
 from tianzhou.wire.queues import LockBatch, MessageQueue
 
 GROUP, TOPIC = "billing", "orders"

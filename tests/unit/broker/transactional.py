@@ -4,7 +4,7 @@ from tianzhou.broker import names
 from tianzhou.record.message import MessageView
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker, Told
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 GROUP = "buyers"
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"

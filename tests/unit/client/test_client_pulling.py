@@ -19,8 +19,8 @@ from tianzhou.record.compression import compress
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.record.message import MessageView
+from tianzhou.wire.codec import Header
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.header import Header
 from tianzhou.wire.queues import MessageQueue
 
 QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=3)

@@ -30,7 +30,7 @@ from tianzhou.record.compression import decompress
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
-from tianzhou.wire.header import RESPONSE_FLAG, Header
+from tianzhou.wire.codec import RESPONSE_FLAG, Header
 from tianzhou.wire.queues import MessageQueue
 
 QUEUE = MessageQueue(topic="t", broker_name="b", queue_id=3)

@@ -13,7 +13,7 @@ from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.wire import registration
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.tables import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 
 

@@ -7,8 +7,8 @@ from tianzhou.nameserver.state import (
     reads_standard_json,
     reply_with_addresses,
 )
+from tianzhou.wire.codec import Header
 from tianzhou.wire.fastjson import encode
-from tianzhou.wire.header import Header
 from tianzhou.wire.routes import BrokerData, ClusterTable, decode_cluster_table
 
 TABLE = ClusterTable(

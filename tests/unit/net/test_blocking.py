@@ -8,9 +8,8 @@ import pytest
 
 from tianzhou.base.errors import ProtocolError, Retry
 from tianzhou.net.blocking import BlockingPeer, Unreachable
-from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.codec import Header, decode_headers, encode_command, response_to
 from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import Header, response_to
 
 Answer = Callable[[socket.socket, Header, bytes], None]
 

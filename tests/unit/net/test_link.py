@@ -8,9 +8,8 @@ from fake_transport import FakeLoop, Wired, shared_by
 from tianzhou.base.errors import ProtocolError
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.server_connection import ServerConnection, Turns
-from tianzhou.wire.codec import decode_header, decode_headers, encode_command
+from tianzhou.wire.codec import RESPONSE_FLAG, Header, decode_header, decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
-from tianzhou.wire.header import RESPONSE_FLAG, Header
 
 
 def frame(opaque: int, body: bytes = b"") -> bytes:

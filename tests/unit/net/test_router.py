@@ -13,9 +13,8 @@ from tianzhou.net.router import REMARK_CHARS_MAX, UNFINISHED_MAX, RequestRouter
 from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.codec import ONEWAY_FLAG, RESPONSE_FLAG, Header, decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
-from tianzhou.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header
 
 
 class Front:

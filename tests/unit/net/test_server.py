@@ -9,9 +9,8 @@ from tianzhou.net.dial import dial
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.server import Server
 from tianzhou.net.server_connection import ServerConnection
-from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.codec import Header, decode_headers, encode_command, response_to
 from tianzhou.wire.frame import FrameBatch
-from tianzhou.wire.header import Header, response_to
 
 WAIT_S = 120.0
 

@@ -7,11 +7,10 @@ from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.layout import AT_SYS_FLAG
 from tianzhou.store import scan
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.consume_queue import UNIT, Queues
 from tianzhou.store.derive import QueueUnits
 from tianzhou.store.dispatch import Dispatcher, FreshRecords
 from tianzhou.store.key_index import KeyIndex
-from tianzhou.store.queues import Queues
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 

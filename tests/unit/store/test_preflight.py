@@ -11,10 +11,10 @@ from small_store import KEY, OTHER, chunk, read
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset
 from tianzhou.store.checkpoint import SECTOR, TIMES
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.consume_queue import Queues
 from tianzhou.store.errors import StoreDamaged, StoreRefused
 from tianzhou.store.incidents import LOG_BEGINS_LATE, LOG_ENDED_EARLY
 from tianzhou.store.preflight import read_checkpoint
-from tianzhou.store.queues import Queues
 from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.sim.clock import ManualClock

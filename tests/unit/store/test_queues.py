@@ -3,9 +3,8 @@ import resource
 import pytest
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
-from tianzhou.store.consume_queue import MISSING, UNIT
+from tianzhou.store.consume_queue import MISSING, UNIT, Queues, open_files_max
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.queues import Queues, open_files_max
 from tianzhou.store.segments import file_name
 from tianzhou.testing.sim.disk import SimDisk
 

@@ -8,9 +8,9 @@ import pytest
 from small_store import FILE_BYTES, KEY, OTHER, CalmFiles, chunk, open_store, put, read
 
 from tianzhou.base.kinds import PhysicalOffset, queue_key
+from tianzhou.store.consume_queue import DELETED
 from tianzhou.store.errors import StoreFenced
 from tianzhou.store.files import RealFile
-from tianzhou.store.queues import DELETED
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 

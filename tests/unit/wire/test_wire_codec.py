@@ -7,7 +7,9 @@ import pytest
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers import SendMessageRequest, SendMessageV2Request
 from tianzhou.wire.codec import (
+    Header,
     HeaderReader,
+    Language,
     decode_binary,
     decode_header,
     decode_headers,
@@ -16,10 +18,10 @@ from tianzhou.wire.codec import (
     encode_command,
     encode_head,
     encode_json,
+    response_to,
 )
 from tianzhou.wire.errors import CannotEncode, HeaderError, HeaderFieldError
-from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import Header, Language, SerialiseType, response_to
+from tianzhou.wire.frame import FrameBuffer, SerialiseType
 
 # JSON
 

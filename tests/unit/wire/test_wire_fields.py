@@ -1,4 +1,4 @@
-"""Typed header fields: `wire/fields.py` and the classes generated over it."""
+"""Typed header fields: `ExtFields` and the classes generated over it."""
 
 from typing import cast
 
@@ -16,8 +16,8 @@ from tianzhou.wire._generated_headers import (
     SendMessageResponse,
     SendMessageV2Request,
 )
+from tianzhou.wire.codec import ExtFields
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.fields import ExtFields
 
 ALL_CLASSES = sorted(
     {*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda kind: kind.__name__

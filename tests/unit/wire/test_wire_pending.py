@@ -5,9 +5,9 @@ import math
 import pytest
 
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import Header, decode_header
 from tianzhou.wire.errors import CannotEncode, TooLargeToSend, TooManyPending
-from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.frame import SerialiseType
 from tianzhou.wire.pending import PendingRequests
 
 

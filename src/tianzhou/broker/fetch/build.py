@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tianzhou.broker.fetch.pull import Pull
-from tianzhou.broker.fetch.pull_admission import PullAdmission
+from tianzhou.broker.fetch.pull import Pull, PullAdmission
 from tianzhou.broker.fetch.query import AdminMessages, Query
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.metrics import Metric, counter, counters, gauge, histogram

@@ -1,9 +1,13 @@
-"""Pulls: find the stored bytes of a queue and send them unchanged, now or when messages arrive."""
+"""Pulls: find the stored bytes of a queue and send them unchanged, now or when messages arrive.
+
+This is in one file because every pull passes through all of it: whether the group may read the
+queue, which records it gets, and how the response is encoded.
+"""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -11,10 +15,20 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.fetch.long_poll import LongPolls
-from tianzhou.broker.fetch.pull_admission import PullAdmission
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets, end_if_beyond
-from tianzhou.broker.groups.sessions import Filter, Readers
+from tianzhou.broker.groups.groups import (
+    EVERYTHING,
+    TAG,
+    Filter,
+    Filters,
+    Groups,
+    Readers,
+    Sessions,
+    check_commit,
+)
+from tianzhou.broker.role import Permission
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import disk_full, out_of_memory
 from tianzhou.filter.sql92 import Expression
 from tianzhou.net.router import REMARK_CHARS_MAX, encode_reply
@@ -29,15 +43,142 @@ from tianzhou.store.protocols import LogAppender, QueueReader
 from tianzhou.store.read import PendingRead, ReadLimit, ReadResult, ReadStatus
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.codec import HeaderReader, decode_header, encode_head
+from tianzhou.wire.codec import (
+    RESPONSE_FLAG,
+    VERSION,
+    Header,
+    HeaderReader,
+    decode_header,
+    encode_head,
+)
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.frame import FrameBatch, frame_prefix
-from tianzhou.wire.header import RESPONSE_FLAG, VERSION, Header, SerialiseType
+from tianzhou.wire.frame import FrameBatch, SerialiseType, frame_prefix
+from tianzhou.wire.heartbeat import MessageModel
 from tianzhou.wire.names import (
     MASTER_ID,
+    PERM_READ,
+    PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
+
+_BY_GROUP: Final = 2
+_BY_TOPIC: Final = 3
+_BY_BROADCAST: Final = 4
+_BY_SUBSCRIPTION: Final = 5
+"""RocketMQ's numbers for what forbids a pull; 1 is the broker (`Permission.check_read`)."""
+
+
+class Admitted(NamedTuple):
+    """A pull that may be served, with its filter and the flags that its response repeats."""
+
+    filter: Filter
+    topic_sys_flag: int
+    group_sys_flag: int
+
+
+class PullAdmission:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        sessions: Sessions,
+        *,
+        permission: Permission,
+        filters: Filters,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._sessions = sessions
+        self._permission = permission
+        self._filters = filters
+
+    def check(self, request: PullMessageRequest) -> Admitted:
+        """Check a pull, in RocketMQ's order. Raises RequestRejected."""
+        permission = self._permission
+        if not permission.is_readable:
+            permission.check_read()
+        if request.sys_flag & PULL_COMMIT_OFFSET:
+            check_commit(request.consumer_group)
+        group = self._groups.obtain(request.consumer_group)
+        if group is None:
+            raise RequestRejected(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {request.consumer_group[:128]} does not exist",
+            )
+        if not group.consume_enable:
+            raise forbidden(_BY_GROUP, f"group {group.group_name} may not consume")
+        topic = self._topics.get(request.topic)
+        if topic is None:
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {request.topic[:128]} does not exist"
+            )
+        if not topic.perm & PERM_READ:
+            raise forbidden(_BY_TOPIC, f"topic {request.topic} is not readable")
+        if not self._groups.may_read(group.group_name, request.topic):
+            raise forbidden(
+                _BY_SUBSCRIPTION,
+                f"group {group.group_name} is not allowed to consume topic {request.topic}",
+            )
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {request.topic} has {topic.read_queue_nums} queues to read; "
+                f"queue {request.queue_id} is not one of them",
+            )
+        if request.sys_flag & PULL_CLASS_FILTER:
+            found = self._filters.get(None, "*")
+        elif request.sys_flag & PULL_SUBSCRIPTION:
+            found = self._filters.get(request.expression_type, request.subscription)
+        else:
+            found = self._subscribed(request, broadcast_allowed=group.consume_broadcast_enable)
+        return Admitted(found, topic.topic_sys_flag, group.group_sys_flag)
+
+    def _subscribed(self, request: PullMessageRequest, *, broadcast_allowed: bool) -> Filter:
+        """The filter that the group sent with its heartbeats."""
+        members = self._sessions.consumers.get(request.consumer_group)
+        subscription = members.subscriptions.get(request.topic) if members else None
+        if members is None or subscription is None:
+            raise RequestRejected(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {request.consumer_group} is not known to subscribe to {request.topic}; "
+                "a heartbeat must come first",
+            )
+        described = members.described
+        if (
+            not broadcast_allowed
+            and described is not None
+            and described.message_model is MessageModel.BROADCASTING
+        ):
+            raise forbidden(_BY_BROADCAST, f"group {request.consumer_group} may not broadcast")
+        if subscription.sub_version < request.sub_version:
+            return self._newer(request)
+        return self._filters.get(subscription.expression_type, subscription.sub_string)
+
+    def _newer(self, request: PullMessageRequest) -> Filter:
+        """Serve a pull whose subscription is newer than the group's last heartbeat: a heartbeat was
+        lost or is in flight, which may take 30 s. The known expression may be outdated, and
+        messages that it filters out would be lost. Every client compares tags itself, so a pull by
+        tags is served with all messages; one by SQL92 only if it carries its expression."""
+        kind = request.expression_type or TAG
+        if request.subscription:
+            return self._filters.get(kind, request.subscription)
+        if kind == TAG:
+            return EVERYTHING
+        raise RequestRejected(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            f"the {kind[:32]} subscription of group {request.consumer_group} is newer than its "
+            "last heartbeat; the next heartbeat brings it",
+        )
+
+
+def forbidden(kind: int, remark: str) -> RequestRejected:
+    """A pull that is not permitted, with RocketMQ's number for what forbids it."""
+    return RequestRejected(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
+
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,

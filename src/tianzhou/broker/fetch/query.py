@@ -14,7 +14,7 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.base.limits import PULL_BYTES_MAX
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.groups import Sessions
 from tianzhou.broker.topics.store_times import store_time
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.stored import require_ready

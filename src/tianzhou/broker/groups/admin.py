@@ -13,8 +13,7 @@ from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.groups import Groups
-from tianzhou.broker.groups.sessions import Client, Sessions
+from tianzhou.broker.groups.groups import Client, Groups, Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.topics import QUEUES_MAX
 from tianzhou.broker.writing.stored import require_ready
@@ -49,7 +48,7 @@ from tianzhou.wire.admin_bodies import (
     decode_group_config_list,
     encode_group_status,
 )
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.heartbeat import (
     ClientConnection,
     ConsumerConnections,

@@ -16,9 +16,8 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.base.steps import Steps
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.groups import Groups, check_commit
+from tianzhou.broker.groups.groups import Groups, Sessions, check_commit
 from tianzhou.broker.groups.lags import LOOKUPS_PER_STEP
-from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.broker.topics.topics import Topics
@@ -41,7 +40,7 @@ from tianzhou.wire.admin_bodies import (
     encode_broker_consume_stats,
     encode_correction_offsets,
 )
-from tianzhou.wire.header import Language
+from tianzhou.wire.codec import Language
 from tianzhou.wire.queues import (
     ConsumeStats,
     MessageQueue,

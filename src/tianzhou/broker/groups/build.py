@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from tianzhou.broker.groups.admin import AdminClients, AdminGroups
 from tianzhou.broker.groups.admin_offsets import AdminOffsets, AdminReset
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets, Offsets
-from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.groups.groups import Filters, Groups, Readers, Sessions
 from tianzhou.broker.groups.heartbeats import Clients
 from tianzhou.broker.groups.lags import LagMetrics, Lags
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.sessions import Filters, Readers, Sessions
 from tianzhou.broker.metrics import Metric, Series, gauge, gauges
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.topics import Topics

@@ -9,9 +9,8 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.groups.groups import SQL92, Client, Filters, Groups, Sessions
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.sessions import SQL92, Client, Filters, Sessions
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import Handler, Peer, Reply, Request, RequestRejected
 from tianzhou.wire import fastjson

@@ -14,7 +14,7 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.base.steps import Steps
 from tianzhou.broker import metrics, names
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.groups import Sessions
 from tianzhou.broker.metrics import Metric, MetricKind, Samples
 from tianzhou.broker.topics.store_times import store_time
 from tianzhou.broker.topics.topics import Topics

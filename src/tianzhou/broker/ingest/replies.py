@@ -10,7 +10,7 @@ from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.groups import Sessions
 from tianzhou.broker.ingest.admission import Admission, SendHeader
 from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.incoming import Incoming
@@ -25,7 +25,7 @@ from tianzhou.wire._generated_headers_send import (
     SendMessageRequest,
     SendMessageV2Request,
 )
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 PUSH_TIMEOUT_S: Final = 10.0
 

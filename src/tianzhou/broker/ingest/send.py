@@ -44,10 +44,9 @@ from tianzhou.store.commit_log import Appended
 from tianzhou.store.errors import DiskFull
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
-from tianzhou.wire.codec import HeaderReader, decode_header
+from tianzhou.wire.codec import ONEWAY_FLAG, VERSION, Header, HeaderReader, decode_header
 from tianzhou.wire.errors import HeaderFieldError
 from tianzhou.wire.frame import PREFIX, FrameBatch
-from tianzhou.wire.header import ONEWAY_FLAG, VERSION, Header
 from tianzhou.wire.names import PERM_WRITE
 
 IDS_MAX: Final = 4_096

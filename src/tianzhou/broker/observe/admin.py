@@ -28,7 +28,7 @@ from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import GetBrokerConfigResponse, ViewStatsRequest
 from tianzhou.wire.admin_bodies import Acknowledged, BrokerStats, StatsWindow
-from tianzhou.wire.header import VERSION
+from tianzhou.wire.codec import VERSION
 from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.replication_bodies import LOG_END, TIMERS
 from tianzhou.wire.tables import DelayOffsetTable, KVTable

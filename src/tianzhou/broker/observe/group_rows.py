@@ -11,9 +11,8 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.base.steps import Steps, finish
 from tianzhou.broker import names
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.groups.groups import ConsumerGroup, Groups, Pulled, Readers, Sessions
 from tianzhou.broker.groups.lags import LOOKUPS_PER_STEP, ROWS_PER_STEP, Lag, Lags
-from tianzhou.broker.groups.sessions import ConsumerGroup, Pulled, Readers, Sessions
 from tianzhou.broker.observe.watchdog import WHOLE_GROUP, Finding
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time

@@ -17,8 +17,8 @@ from tianzhou.broker import names
 from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.admin_offsets import offset_at_time
+from tianzhou.broker.groups.groups import Client, Sessions
 from tianzhou.broker.groups.lags import ROWS_PER_STEP
-from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.broker.observe.group_rows import GroupRows, event_of, is_troubled, trouble
 from tianzhou.broker.role import Permission
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats

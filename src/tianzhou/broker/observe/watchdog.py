@@ -24,8 +24,8 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.fetch.long_poll import LongPolls
 from tianzhou.broker.fetch.pull import PendingPull
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.groups import ConsumerGroup, Readers, Sessions
 from tianzhou.broker.groups.locks import Locks
-from tianzhou.broker.groups.sessions import ConsumerGroup, Readers, Sessions
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.record.message import MessageView
 from tianzhou.store.protocols import QueueReader

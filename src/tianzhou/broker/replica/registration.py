@@ -25,8 +25,8 @@ from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.errors import StoreError
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.codec import Header
 from tianzhou.wire.errors import BodyError
-from tianzhou.wire.header import Header
 from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,

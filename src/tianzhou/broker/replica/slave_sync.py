@@ -35,7 +35,7 @@ from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import UpdateConsumerOffsetRequest
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.replication_bodies import LOG_END, TIMERS
 from tianzhou.wire.tables import (
     ConsumerOffsetTable,

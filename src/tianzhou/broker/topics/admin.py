@@ -23,7 +23,7 @@ from tianzhou.base.kinds import PhysicalOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.groups import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics

@@ -17,7 +17,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups.sessions import Client, Sessions
+from tianzhou.broker.groups.groups import Client, Sessions
 from tianzhou.broker.transactions.decisions import Transactions
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
 from tianzhou.broker.transactions.parked import PARKED_QUEUE, ParkedTransactions

@@ -19,8 +19,7 @@ from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
-from tianzhou.wire.fields import ExtFields
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import ExtFields, Header
 from tianzhou.wire.names import PULL_SUBSCRIPTION, TOOLS_GROUP
 from tianzhou.wire.nameserver_bodies import NameServerView, decode_nameserver_view
 from tianzhou.wire.queues import MessageQueue

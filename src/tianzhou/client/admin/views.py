@@ -38,7 +38,7 @@ from tianzhou.wire.admin_bodies import (
     decode_half_messages,
     decode_timed_messages,
 )
-from tianzhou.wire.fields import ExtFields
+from tianzhou.wire.codec import ExtFields
 from tianzhou.wire.view_bodies import (
     BrokerView,
     GroupRow,

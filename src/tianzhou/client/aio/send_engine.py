@@ -30,7 +30,7 @@ from tianzhou.client.errors import ClientClosed, GoAway, Unreachable
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.client.transport.aio import Connection
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.names import DEFAULT_TOPIC
 
 log: Final = logging.getLogger("tianzhou.client")

@@ -29,8 +29,8 @@ from tianzhou.wire._generated_headers_pull import (
     SearchOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
+from tianzhou.wire.codec import ExtFields
 from tianzhou.wire.errors import BodyError
-from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.queues import MessageQueue, decode_queue_offsets, encode_queue_offsets
 
 log: Final = logging.getLogger("tianzhou.client")

@@ -28,7 +28,7 @@ from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, walk
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest, PullMessageResponse
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.names import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tianzhou.wire.queues import MessageQueue
 

@@ -31,7 +31,7 @@ from tianzhou.record.batch import ENTRY_BYTES_MIN, HEAD, encode_batch
 from tianzhou.record.layout import INT16
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.names import RETRY_PREFIX
 from tianzhou.wire.queues import MessageQueue
 

@@ -11,8 +11,7 @@ from tianzhou.client.session.heartbeats import group_of
 from tianzhou.client.transport.aio import Connection
 from tianzhou.net.rpc import Reply, Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.codec import encode_command
-from tianzhou.wire.header import response_to
+from tianzhou.wire.codec import encode_command, response_to
 
 log: Final = logging.getLogger("tianzhou.client")
 

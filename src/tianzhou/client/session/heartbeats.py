@@ -14,8 +14,8 @@ from tianzhou.net.rpc import Request
 from tianzhou.record.message import MessageView
 from tianzhou.record.names import PRODUCER_GROUP
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.codec import Header
 from tianzhou.wire.fastjson import encode
-from tianzhou.wire.header import Header
 from tianzhou.wire.heartbeat import ConsumerData, HeartbeatData, ProducerData
 
 log: Final = logging.getLogger("tianzhou.client")

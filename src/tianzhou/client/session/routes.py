@@ -31,7 +31,7 @@ from tianzhou.client.errors import (
 )
 from tianzhou.client.transport.pool import Connections
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 from tianzhou.wire.names import DEFAULT_TOPIC
 from tianzhou.wire.routes import ClusterTable, TopicRouteData, decode_cluster_table, decode_route
 

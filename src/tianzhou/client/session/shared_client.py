@@ -33,7 +33,7 @@ from tianzhou.client.session.routes import NameServers, OnChange, Routes
 from tianzhou.client.transport.aio import Connection
 from tianzhou.client.transport.pool import Connections
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 log: Final = logging.getLogger("tianzhou.client")
 

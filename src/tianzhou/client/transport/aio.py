@@ -18,9 +18,8 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.client.options import ClientOptions
 from tianzhou.net.rpc import OnAnswer, Request
 from tianzhou.record.ids import Host, encode_host
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import RESPONSE_FLAG, Header, decode_header
 from tianzhou.wire.frame import FrameBuffer
-from tianzhou.wire.header import RESPONSE_FLAG, Header
 from tianzhou.wire.pending import PendingRequests
 
 READ_BYTES: Final = 256 * 1024

@@ -14,10 +14,9 @@ from tianzhou.base.limits import FRAME_BYTES_MAX
 from tianzhou.client.errors import CallTimeout, ConnectionLost
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.transport.connect import open_blocking_socket
-from tianzhou.wire.codec import decode_header, encode_head
+from tianzhou.wire.codec import Header, decode_header, encode_head
 from tianzhou.wire.errors import FrameError
 from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import Header
 from tianzhou.wire.signing import Credentials
 
 _READ_BYTES: Final = 4096

@@ -10,7 +10,7 @@ from tianzhou.client.options import ClientOptions
 from tianzhou.client.transport.aio import Connection, resolve
 from tianzhou.client.transport.connect import open_connection
 from tianzhou.net.rpc import Request
-from tianzhou.wire.header import Header
+from tianzhou.wire.codec import Header
 
 CLOSE_S: Final = 1.0
 """How long `close` waits for queued data to be written."""

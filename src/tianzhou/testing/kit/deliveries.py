@@ -11,9 +11,8 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import Header, decode_header
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
-from tianzhou.wire.header import Header
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 

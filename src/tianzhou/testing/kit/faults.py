@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
 from tianzhou.base.errors import UsageError
-from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.groups import Sessions
 from tianzhou.broker.server import Broker
 from tianzhou.net.rpc import Peer, Reply
 from tianzhou.testing.kit.disk import KitDisk

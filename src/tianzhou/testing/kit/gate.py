@@ -15,9 +15,8 @@ from tianzhou.net.rpc import Reply
 from tianzhou.net.server_connection import ServerConnection, Service
 from tianzhou.testing.kit.deliveries import Deliveries, record_responses
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.codec import decode_header
+from tianzhou.wire.codec import Header, decode_header
 from tianzhou.wire.frame import FrameBatch
-from tianzhou.wire.header import Header
 
 SENDS: Final = frozenset(
     {

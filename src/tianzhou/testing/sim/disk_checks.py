@@ -7,8 +7,8 @@ asks the store whether it is well.
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.store.consume_queue import DELETED
 from tianzhou.store.incidents import LOG_BEGINS_LATE, LOG_QUARANTINED, OFFSETS_SET_BACK
-from tianzhou.store.queues import DELETED
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.workload import ALL, GROUP, Guarantees, Sent, clamped
 
