@@ -61,7 +61,8 @@ class FrameRouter:
         self._clients = clients
         self.access = access
         self._run_later = run_later
-        self._is_settling = False
+        self._settling = -1
+        """The count of `Writer.settled` after which the writer is settled again."""
 
     # Service
 
@@ -73,16 +74,13 @@ class FrameRouter:
             self._route(connection, batch)
         finally:
             # Once for all connections that are read in this round: large slices dispatch faster.
-            if not self._is_settling and self._run_later is not None:
-                self._run_later(self._settle)
-                self._is_settling = True  # set last: scheduling the call may raise MemoryError
+            settled = self._writer.settled
+            if self._settling != settled and self._run_later is not None:
+                self._run_later(self._writer.settle)
+                self._settling = settled  # set last: scheduling the call may raise MemoryError
 
     def closed(self, connection: ServerConnection) -> None:
         self._clients.remove_client(connection)
-
-    def _settle(self) -> None:
-        self._is_settling = False
-        self._writer.settle()
 
     # Frames
 

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core.received import ReceivedMessage
@@ -32,6 +32,9 @@ from tianzhou.record import names
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire.names import TRACE_TOPIC
+
+if TYPE_CHECKING:
+    from tianzhou.client.spans import SendSpans
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -307,3 +310,10 @@ class ConsumeTrace:
         await asyncio.sleep(0)  # after all posted records
         await self._tracer.close()
         await self._producer.close()
+
+
+def send_spans(group: str) -> "SendSpans":
+    """Return the spans of a producer. Raises UsageError without the extra `tracing`."""
+    from tianzhou.client.spans import SendSpans
+
+    return SendSpans(group)

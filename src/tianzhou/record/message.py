@@ -66,8 +66,8 @@ class Message:
     delay: timedelta | None
     deliver_at: datetime | None
     sharding_key: str | None
-    _encoded: bytes = field(init=False, repr=False, compare=False)
-    """The properties, encoded when they were checked."""
+    encoded_properties: bytes = field(init=False, repr=False, compare=False)
+    """The properties and the fields that are properties, encoded when they were checked."""
 
     def __init__(
         self,
@@ -136,14 +136,14 @@ class Message:
                     f"property {name!r} = {self.properties[name]!r} is reserved by the protocol;"
                     " tags, keys, delay_level and wait_store_ok are arguments of their own"
                 )
-        put(self, "_encoded", properties_.encode(self._merged()))
+        put(self, "encoded_properties", properties_.encode(self._merged()))
 
     def __repr__(self) -> str:
         """The arguments, with the size of the body instead of the body."""
         shown = [repr(self.topic), f"{len(self.body):,} bytes"]
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
-            if one.name not in ("topic", "body", "_encoded") and value != _DEFAULTS[one.name]:
+            if value != _DEFAULTS.get(one.name, value):
                 shown.append(f"{one.name}={value!r}")
         return f"Message({', '.join(shown)})"
 
@@ -159,9 +159,9 @@ class Message:
         the properties are too long.
         """
         if not added:
-            return self._encoded
+            return self.encoded_properties
         more = properties_.encode({name.decode(): value for name, value in added.items()})
-        encoded = self._encoded + more
+        encoded = self.encoded_properties + more
         if len(encoded) > PROPERTIES_BYTES_MAX:
             raise properties_.too_long(encoded)
         return encoded

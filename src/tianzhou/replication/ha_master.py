@@ -131,6 +131,27 @@ class SlaveHistory:
         ]
 
 
+class _Pump:
+    """How far the log was sent, and the timer that sends the rest. Owner: the master."""
+
+    def __init__(self) -> None:
+        self.end = PhysicalOffset(0)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def schedule(self, pump: Callable[[], None]) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LAZY_S, pump)
+
+    def started(self, end: PhysicalOffset) -> None:
+        self.end = end
+        self.cancel()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class HaMaster:
     """Sends the log to slaves and implements `Replicas`, for which responses wait. Owner: the event
     loop.
@@ -158,8 +179,7 @@ class HaMaster:
         self.standing = Standing.SURE
         self.replicated = PhysicalOffset(0)
         """See `Replicas`."""
-        self._pumped = PhysicalOffset(0)
-        self._later: asyncio.TimerHandle | None = None
+        self._pump = _Pump()
         self._history = SlaveHistory()
         self._acceptor: Acceptor | None = None
 
@@ -192,8 +212,7 @@ class HaMaster:
     def close(self) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
-        if self._later is not None:
-            self._later.cancel()
+        self._pump.cancel()
         self.drop_all()
 
     # State of the slaves
@@ -250,19 +269,17 @@ class HaMaster:
     def grown(self) -> None:
         """Send new log bytes, now or shortly after."""
         end = self._store.log.end
-        if not self.connections or end == self._pumped:
+        pump = self._pump
+        if not self.connections or end == pump.end:
             return
-        if self._rule.hurries or end - self._pumped >= LAZY_BYTES:
+        if self._rule.hurries or end - pump.end >= LAZY_BYTES:
             self.pump()
-        elif self._later is None:
-            self._later = asyncio.get_running_loop().call_later(LAZY_S, self.pump)
+        else:
+            pump.schedule(self.pump)
 
     def pump(self) -> None:
         """Send what was appended."""
-        self._pumped = self._store.log.end
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        self._pump.started(self._store.log.end)
         for connection in tuple(self.connections):
             connection.pump()
 

@@ -58,7 +58,7 @@ def build_tables(base: Foundation) -> GroupTables:
 def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
     config, store, clock, stats = base.config, base.store, base.clock, base.stats
     groups, offsets, sessions = tables.groups, tables.offsets, tables.sessions
-    host = decode_host(base.writer.store_host)
+    host = decode_host(base.writer.form.store_host)
     address = f"{host.address}:{host.port}"
     clients = Clients(
         config=config,

@@ -101,7 +101,7 @@ class Replies:
         return None
 
     def _pushed(self, request: Request, fields: SendHeader, message: Incoming) -> PushReplyRequest:
-        host = ids.decode_host(self.writer.store_host)
+        host = ids.decode_host(self.writer.form.store_host)
         return PushReplyRequest(
             producer_group=fields.producer_group,
             topic=fields.topic,
@@ -134,7 +134,7 @@ class Replies:
                 request.peer.send(encode_reply(request.header, reply))
             return
         (place,) = appended.physical_offsets()
-        name = ids.offset_id(self.writer.store_host, place)
+        name = ids.offset_id(self.writer.form.store_host, place)
         ext = self._ext(name, message.queue_id, appended.queue_offsets[0])
         reply_when_durable(
             self.writer, request, appended.end, Reply(code, ext, remark=failed or None)

@@ -155,7 +155,7 @@ class Send:
         self._topics = topics
         self._admission = admission
         self._writer = writer
-        self._responses = SendResponses(config, writer.store_host)
+        self._responses = SendResponses(config, writer.form.store_host)
         self.refused = refused
         """Called with the code and the number of rejected sends."""
         self._targets: dict[str, tuple[QueueKey, ...]] = {}
@@ -167,7 +167,7 @@ class Send:
             config.cluster.encode(),
         )
         # Messages of the fast path end with the placeholder of the checksum.
-        ending = CRC_PLACEHOLDER if writer.record_crc else b""
+        ending = CRC_PLACEHOLDER if writer.form.record_crc else b""
         self._finish = (self._added + ending).decode()
 
     def forget_targets(self) -> None:
@@ -264,7 +264,6 @@ class Send:
             self._refuse(connection, asked, refused)
             return
         count, size = len(asked), len(chunk.data)
-        connection.wait(count, size)
 
         def on_stored(stored: Stored | RequestRejected) -> None:
             try:
@@ -278,6 +277,7 @@ class Send:
             connection.waited(count, size)
 
         self._writer.gather(chunk, on_stored)
+        connection.wait(count, size)
 
     def _refuse(
         self, connection: ServerConnection, asked: Sequence[Asked], refused: RequestRejected
@@ -345,7 +345,7 @@ class Send:
             connection.remote_host,
         )
         try:
-            inner = split(message, record_crc=self._writer.record_crc)
+            inner = split(message, record_crc=self._writer.form.record_crc)
         except RequestRejected:
             return None  # the slow path rejects it with a response
         return (header.opaque, fields.queue_id, header.flag, b""), inner
@@ -409,7 +409,7 @@ class Send:
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:
             check_batch_flags(fields.sys_flag)
-            entries = split(message, record_crc=self._writer.record_crc)
+            entries = split(message, record_crc=self._writer.form.record_crc)
         else:
             entries = [admission.admit(message, fields, header.version).to_entry()]
         appended = self._writer.put(entries)

@@ -251,7 +251,7 @@ class TransactionChecks:
                 offset_msg_id=view.offset_id,
                 broker_name=self._config.name,
             )
-            body = _record(message, stored, self._writer.store_host)
+            body = _record(message, stored, self._writer.form.store_host)
         client.peer.tell(RequestCode.CHECK_TRANSACTION_STATE, fields.to_ext(), body)
         self._tick.add(len(body))
         return True

@@ -88,7 +88,7 @@ class Transactions:
         return appended.end
 
     def op(self, offset: int) -> Entry:
-        return op_entry(offset, born_ms=self._clock.now_ms(), host=self._writer.store_host)
+        return op_entry(offset, born_ms=self._clock.now_ms(), host=self._writer.form.store_host)
 
     def _check_immunity(self, half: Stored, asked: EndTransactionRequest) -> None:
         """Raises RequestRejected if the immunity time that the producer requested has passed."""

@@ -133,7 +133,7 @@ class ParkedTransactions:
             b"%d" % offset,
             b"%s\x01%d\x02" % (keys.PARKED_OFFSET, offset),
             born_timestamp=self._clock.now_ms(),
-            born_host=self._writer.store_host,
+            born_host=self._writer.form.store_host,
         ).to_entry()
 
     def _complete_last(self) -> None:

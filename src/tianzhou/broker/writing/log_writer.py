@@ -70,6 +70,14 @@ class Acks:
             self._parked.popleft().respond(outcome)
 
 
+class RecordForm(NamedTuple):
+    """What all records that a broker builds have in common."""
+
+    store_host: bytes
+    record_crc: bool
+    """Whether records have a checksum of the whole record."""
+
+
 class Stored(NamedTuple):
     """The result of storing messages: the log offset and queue offset of each."""
 
@@ -143,13 +151,14 @@ class Writer:
     ) -> None:
         """`append` is how records get into the log; a Raft group has its own way."""
         self._store = store
-        self.store_host = store_host
+        self.form = RecordForm(store_host, store.config.record_crc)
         self._monotonic_s = monotonic_s
-        self.record_crc = store.config.record_crc
         self._durability = durability
         self.append = append or store.append
         """Appends records; a Raft group has its own way."""
         self._gathered = _Gathered()
+        self.settled = 0
+        """How often `settle` was called."""
         self.acks = Acks()
         self.took = took
         """Called with the number of messages and the seconds of every append."""
@@ -171,8 +180,8 @@ class Writer:
         try:
             return build(
                 entries,
-                store_host=self.store_host,
-                record_crc=self.record_crc,
+                store_host=self.form.store_host,
+                record_crc=self.form.record_crc,
                 is_finished=is_finished,
             )
         except RecordTooLarge as error:
@@ -255,6 +264,7 @@ class Writer:
 
     def settle(self) -> None:
         """Append what was gathered, dispatch it, notify waiters, and release responses."""
+        self.settled += 1
         self.write_gathered()
         try:
             for notify in [*self.written]:

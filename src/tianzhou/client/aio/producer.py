@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.sender import Sender, SpannedSender, send_spans
+from tianzhou.client.aio.sender import Sender, SpannedSender
 from tianzhou.client.aio.transactions import CheckTransaction, Outcomes, Transaction
 from tianzhou.client.aio.waiting import PendingReplies
 from tianzhou.client.core.replying import Reply, reply_message
@@ -22,7 +22,7 @@ from tianzhou.client.core.send_request import SendResult, check_batchable
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, ProducerOptions, checked_group, client_repr
 from tianzhou.client.session.shared_client import SharedClient
-from tianzhou.client.tracing import SendTrace, untraced_group
+from tianzhou.client.tracing import SendTrace, send_spans, untraced_group
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue

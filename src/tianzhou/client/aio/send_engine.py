@@ -226,8 +226,6 @@ class PendingSend(SendMachine):
             self._engine.refresh_soon(self.topic, REFRESH_S_MAX)
         self._perform(action)
 
-    # Ends of shared waits
-
     def _route_ended(self, error: BaseException | None) -> None:
         if error is None:
             self._start_again()

@@ -295,10 +295,3 @@ class SpannedSender(Sender):
 
     def send_half(self, message: Message) -> "asyncio.Future[SendResult]":
         return self._spans.around(message, super().send_half)
-
-
-def send_spans(group: str) -> "SendSpans":
-    """Return the spans of a producer. Raises UsageError without the extra `tracing`."""
-    from tianzhou.client.spans import SendSpans
-
-    return SendSpans(group)

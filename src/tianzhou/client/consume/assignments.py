@@ -2,8 +2,6 @@
 
 A new queue starts at the group's offset. A revoked queue is released in steps: no further message
 is started, messages in flight are waited for, the offset is committed, and the lock is released.
-
-Queues of ordered consumption are locked at the brokers; `orderly` has the locks.
 """
 
 import asyncio
@@ -42,8 +40,7 @@ class AssignmentListener(Protocol):
         ...
 
     async def on_revoked(self, assigned: AssignedQueue) -> None:
-        """Stop pulling and drop messages not started; return when no message is in flight, or
-        after the release timeout."""
+        """Stop pulling; return when no message is in flight, or after the release timeout."""
         ...
 
     @property

@@ -144,6 +144,7 @@ class MessageEncoder:
     ) -> SendRequest:
         """Return the request for one message. `added` are properties that the client adds."""
         body = message.body
+        encoded = message.encode_properties(added) if added else message.encoded_properties
         if len(body) >= self._over_bytes and self._compression is not _NO_COMPRESSION:
             compressed = self._compression.value
             smaller = compression.compress(body, compressed)
@@ -153,7 +154,7 @@ class MessageEncoder:
             topic=message.topic,
             code=code,
             body=body,
-            properties=with_id(message.encode_properties(added), message_id).decode(),
+            properties=with_id(encoded, message_id).decode(),
             message_ids=(message_id,),
             sys_flag=sys_flag,
             flag=message.flag,
@@ -198,7 +199,7 @@ def batch_request(
 ) -> SendRequest:
     """Return one request for a batch. Raises UsageError if it is too large."""
     body = encode_batch(
-        (message.flag, message.body, with_id(message.encode_properties(), message_id))
+        (message.flag, message.body, with_id(message.encoded_properties, message_id))
         for message, message_id in zip(messages, message_ids, strict=True)
     )
     if len(body) > body_bytes_max:
@@ -248,7 +249,7 @@ class Batch(Generic[Token]):
 
 def size_in_batch(message: Message) -> int:
     """Return an upper bound of the bytes that a message takes in a batch."""
-    encoded = len(message.encode_properties())
+    encoded = len(message.encoded_properties)
     return ENTRY_BYTES_MIN + len(message.body) + encoded + PROPERTIES_ADDED_BYTES
 
 
@@ -268,7 +269,7 @@ class OpenBatches(Generic[Token]):
     def accepts(self, message: Message) -> bool:
         """Whether a message may be in a batch at all. One whose properties become too long with
         the unique id must fail alone."""
-        properties_size = len(message.encode_properties()) + PROPERTIES_ADDED_BYTES
+        properties_size = len(message.encoded_properties) + PROPERTIES_ADDED_BYTES
         if message.is_delayed or properties_size > PROPERTIES_BYTES_MAX:
             return False
         return size_in_batch(message) <= self._bytes_max

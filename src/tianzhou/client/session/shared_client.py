@@ -161,14 +161,15 @@ class SharedClient:
             raise NoRoute(f"broker {broker_name!r} has no replica with id {broker_id} now")
         return found
 
-    # Requests
-
     async def call(
         self, address: str, code: int, ext: dict[str, str], body: Bytes = b"", *, timeout_s: float
     ) -> tuple[Header, bytes]:
         """Send a request and return the response, whatever its code; see `Connections.call`."""
         self._check()
-        return await self.connections.call(address, code, ext, body, timeout_s=timeout_s)
+        connection = self.connections.by_address.get(address)
+        if connection is None or not connection.is_open:
+            return await self.connections.call(address, code, ext, body, timeout_s=timeout_s)
+        return await connection.call(code, ext, body, timeout_s=timeout_s)
 
     async def call_ok(
         self,

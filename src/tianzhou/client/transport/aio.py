@@ -4,8 +4,7 @@ A request needs no task and no timer: it is some bytes in a list and a number in
 that is queued in one iteration of the event loop is written at once, and one timer for the whole
 connection checks the deadlines.
 
-Unlike a server's connection it never stops reading: if both sides waited to write and did not read,
-they would deadlock.
+Unlike a server's connection it never stops reading: if both sides only wrote, they would deadlock.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from typing import Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
+from tianzhou.client.errors import CallTimeout, ConnectionLost
 from tianzhou.client.options import ClientOptions
 from tianzhou.net.rpc import OnAnswer, Request
 from tianzhou.record.ids import Host, encode_host
@@ -248,6 +248,23 @@ class Connection(asyncio.BufferedProtocol):
         if deadline_s < deadlines.timer_at:
             deadlines.schedule(deadline_s)
 
+    async def call(
+        self, code: int, ext: dict[str, str], body: Bytes, *, timeout_s: float
+    ) -> tuple[Header, bytes]:
+        """Send a request and return the response. Raises ConnectionLost or CallTimeout."""
+        answered: asyncio.Future[tuple[Header | None, bytes]] = self._loop.create_future()
+
+        def on_answer(header: Header | None, body: bytes) -> None:
+            if not answered.done():
+                answered.set_result((header, body))
+
+        self.ask(code, ext, body, on_answer, timeout_s=timeout_s)
+        header, answer = await answered
+        if header is None:
+            lost = ConnectionLost(self.address, code)
+            raise CallTimeout(self.address, code, timeout_s) if self.is_open else lost
+        return header, answer
+
     def _queue(self, head: bytes, body: Bytes) -> None:
         """Queue a frame to be written with everything else of this iteration of the loop."""
         out = self._out
@@ -281,13 +298,3 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-def resolve(answered: "asyncio.Future[tuple[Header, bytes] | None]") -> OnAnswer:
-    """Return a callback that sets the response as the result of a future."""
-
-    def on_answer(header: Header | None, body: bytes) -> None:
-        if not answered.done():
-            answered.set_result(None if header is None else (header, body))
-
-    return on_answer

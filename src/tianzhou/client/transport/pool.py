@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.errors import CallTimeout, ClientClosed, ConnectionLost, Unreachable
+from tianzhou.client.errors import ClientClosed, Unreachable
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.transport.aio import Connection, resolve
+from tianzhou.client.transport.aio import Connection
 from tianzhou.client.transport.connect import open_connection
 from tianzhou.net.rpc import Request
 from tianzhou.wire.codec import Header
@@ -110,15 +110,8 @@ class Connections:
         """
         begun = self._loop.time()
         connection = await self.connection(address, timeout_s)
-        answered: asyncio.Future[tuple[Header, bytes] | None] = self._loop.create_future()
         left_s = timeout_s - (self._loop.time() - begun)
-        connection.ask(code, ext, body, on_answer=resolve(answered), timeout_s=left_s)
-        answer = await answered
-        if answer is None:
-            if connection.is_open:
-                raise CallTimeout(address, code, timeout_s)
-            raise ConnectionLost(address, code)
-        return answer
+        return await connection.call(code, ext, body, timeout_s=left_s)
 
     async def close(self) -> None:
         """Write queued data, then close every connection."""
