@@ -6,7 +6,7 @@ import pytest
 from loops import Run
 
 from tianzhou.admin.doctor.reach import Reached, probe
-from tianzhou.broker.replica import registration
+from tianzhou.broker.replica import own_address
 from tianzhou.client import Message, Producer, PushConsumer
 from tianzhou.client.errors import NoNameServer, Unreachable
 from tianzhou.client.options import ClientOptions
@@ -39,6 +39,6 @@ def test_connection_to_an_invalid_host_name_is_unreachable(host: str) -> None:
         asyncio.run(dial(host, 1))
     with pytest.raises(OSError, match="not a valid host name"):
         bind(host, 0)
-    assert registration._source_towards(f"{host}:1") == ""
+    assert own_address._source_towards(f"{host}:1") == ""
     found = probe(f"{host}:1", RequestCode.GET_BROKER_CLUSTER_INFO)
     assert found.reached is Reached.NO_NAME

@@ -15,11 +15,11 @@ import structure
 
 MOST = {
     "signatures": 0,
-    "classes": 16,
-    "importers": 60,
-    "store": 40,
+    "classes": 0,
+    "importers": 31,
+    "store": 35,
     "sockets": 3,
-    "banned": 51,
+    "banned": 24,
     "banned-visible": 0,
 }
 """What `tools/house.py LIST` may find. After a change that lowers a number, lower it here."""

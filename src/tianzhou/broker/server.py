@@ -14,7 +14,8 @@ from tianzhou.broker.metrics import Metric, counter, gauge, gauges, histogram
 from tianzhou.broker.observe.health import Health, log_recovery
 from tianzhou.broker.observe.watchdog import Finding
 from tianzhou.broker.replica.mode import Mode
-from tianzhou.broker.replica.registration import Endpoint, NameTaken, Registration, open_endpoint
+from tianzhou.broker.replica.own_address import Endpoint, open_endpoint
+from tianzhou.broker.replica.registration import NameTaken, Registration
 from tianzhou.broker.replica.standalone import Standalone
 from tianzhou.broker.role import RoleState
 from tianzhou.broker.router import FrameRouter

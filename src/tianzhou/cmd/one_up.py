@@ -7,7 +7,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.base.host_names import with_port
 from tianzhou.broker.replica.master_slave import MasterSlave
-from tianzhou.broker.replica.registration import own_host
+from tianzhou.broker.replica.own_address import own_host
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import serve

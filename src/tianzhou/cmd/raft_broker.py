@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.replica.own_address import open_endpoint
 from tianzhou.broker.replica.raft import RaftMode
-from tianzhou.broker.replica.registration import open_endpoint
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import logs, serve
 from tianzhou.replication.raft_settings import RaftSettings

@@ -1,4 +1,4 @@
-"""How clients find this broker: its address, and its registration with NameServers."""
+"""The registration with NameServers, through which clients find this broker."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,11 @@ import msgspec
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
-from tianzhou.base.host_names import with_port
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.mode import Mode, NameServerReport
 from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
-from tianzhou.net.acceptor import bind
-from tianzhou.net.connect import source_address
 from tianzhou.net.dial import dial
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.errors import StoreError
@@ -59,10 +56,6 @@ CLAIMS: Final = 3
 """How often a starting broker retries to register a name that is taken."""
 
 
-_EVERYWHERE: Final = ("", "0.0.0.0", "::")
-_LOOPBACK: Final = "127.0.0.1"
-
-
 class Holder(NamedTuple):
     """The live broker that has the name and id of this one, as a NameServer reports."""
 
@@ -73,43 +66,6 @@ class Holder(NamedTuple):
 
 class NameTaken(TianzhouError):
     """Another live broker has the name and id of this one."""
-
-
-class Endpoint(NamedTuple):
-    """A bound port, and the address to announce for it."""
-
-    bound: socket.socket
-    host: str
-    port: int
-    address: str
-
-
-def open_endpoint(config: BrokerConfig) -> Endpoint:
-    """Bind the broker's port. Connections are accepted once the broker listens on it."""
-    bound = bind(config.host, config.port)
-    host, port = own_host(config), bound.getsockname()[1]
-    return Endpoint(bound, host, port, with_port(host, port))
-
-
-def own_host(config: BrokerConfig) -> str:
-    """The configured host, or the one that the broker listens on. A broker that listens on all
-    addresses announces the one from which NameServers see it connect: clients that reach the
-    NameServers are likely to reach that address too."""
-    if config.address or config.host not in _EVERYWHERE:
-        return (config.address or config.host).strip("[]")
-    servers = (server.strip() for server in config.nameservers.split(";"))
-    found = (_source_towards(server) for server in servers if server)
-    return next((host for host in found if host), _LOOPBACK)
-
-
-def _source_towards(server: str) -> str:
-    """The address of this machine on the route to the server; empty if there is no route. Nothing
-    is sent."""
-    host, _, port = server.rpartition(":")
-    try:
-        return source_address(host.strip("[]"), int(port))
-    except (OSError, UnicodeError):
-        return ""
 
 
 class RegistrationContent:

@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.replica.registration import own_host
+from tianzhou.broker.replica.own_address import own_host
 
 
 @pytest.mark.parametrize(
