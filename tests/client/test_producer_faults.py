@@ -469,17 +469,22 @@ def test_send_leaves_a_drained_broker_without_a_nameserver(mq: RunningBroker, ru
     run(body)
 
 
-@pytest.mark.parametrize("key", [None, "k"])
-def test_a_topic_with_fewer_queues_than_the_route_says_gets_its_messages(
-    mq: RunningBroker, run: Run, key: str | None
+@pytest.mark.parametrize("options", [ProducerOptions(), ProducerOptions(batching=Batching())])
+@pytest.mark.parametrize("keys", [[None], ["a", "b", "c"]], ids=["rotating", "keyed"])
+def test_producer_refreshes_the_route_of_a_topic_that_has_fewer_queues(
+    mq: RunningBroker, run: Run, keys: list[str | None], options: ProducerOptions
 ) -> None:
     async def body() -> None:
         mq.create_topic("fewer", queues=8)
-        async with Producer("makers", nameserver=mq.nameserver) as producer:
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             await producer.send(Message("fewer", b"before"))
             mq.create_topic("fewer", queues=1)
-            for n in range(8):
-                result = await producer.send(Message("fewer", b"%d" % n, sharding_key=key))
+            sends = [
+                producer.send(Message("fewer", b"%d" % n, sharding_key=key))
+                for key in keys
+                for n in range(8)
+            ]
+            for result in await asyncio.gather(*sends):
                 assert (result.status, result.queue.queue_id) == (SendStatus.SEND_OK, 0)
 
     run(body)

@@ -57,9 +57,9 @@ class Standing(enum.Enum):
     SURE = enum.auto()
     ASKING = enum.auto()
     """It may have been replaced: one slave left, and others may still follow it. Reports count once
-    a NameServer has responded that there is no later master."""
+    a NameServer has accepted it as the master."""
     ALONE = enum.auto()
-    """No NameServer responds: slaves count as missing until one does."""
+    """No NameServer accepts it: slaves count as missing until one does."""
 
 
 class SlaveEvents(NamedTuple):
@@ -210,6 +210,7 @@ class HaMaster:
             connection.drop()
 
     def close(self) -> None:
+        self.events = _IGNORED
         if self._acceptor is not None:
             self._acceptor.close()
         self._pump.cancel()

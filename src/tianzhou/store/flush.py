@@ -355,9 +355,9 @@ class FlushThread:
         self._has_errands = False
         self._stopping = False
         self._last_flush_s = clock.monotonic_s()
-        flusher.thread = self
         self._thread = threading.Thread(target=self._run, name="tianzhou-flush", daemon=True)
         self._thread.start()
+        flusher.thread = self  # last: a store whose thread did not start has none to stop
 
     def ask(self) -> None:
         """Request a flush now, combined with all other requests."""

@@ -22,7 +22,6 @@ from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from tianzhou.wire.errors import FrameError, TooLargeToSend
 
 
-# Name, offset, size: docs/formats/frame.md is tested against this.
 class SerialiseType(enum.IntEnum):
     """Which form the header has; the top byte of the header size."""
 
@@ -30,6 +29,7 @@ class SerialiseType(enum.IntEnum):
     BINARY = 1
 
 
+# Name, offset, size: docs/formats/frame.md is tested against this.
 FIELDS: Final = (("frame_size", 0, 4), ("serialise_type", 4, 1), ("header_size", 5, 3))
 # The type is the top byte of the second word. Sizes are signed, so that a negative one is
 # reported as negative.

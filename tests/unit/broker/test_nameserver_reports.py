@@ -150,6 +150,66 @@ def test_master_relies_on_its_slaves_once_a_nameserver_knows_no_later_master(
     play(body)
 
 
+def test_master_accepts_a_late_response_to_a_repeated_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A silent NameServer delays every response by more than the interval of the questions."""
+
+    async def body() -> None:
+        broker = small_master()
+        mode = broker.mode
+        assert isinstance(mode, MasterSlave)
+        asked: list[Callable[[bool], None]] = []
+        monkeypatch.setattr(broker.nameservers, "hear", asked.append)
+        mode.master.events.left()
+        asked.pop()(False)
+        assert mode.master.standing is Standing.ALONE
+        for _ in range(3):
+            mode.second()
+        first, second, _third = asked
+        first(True)
+        assert mode.master.standing is Standing.SURE
+        second(False)
+        assert mode.master.standing is Standing.SURE, "another NameServer has accepted it"
+        mode.master.events.left()
+        _third(True)
+        assert mode.master.standing is Standing.ASKING, "a slave left after that question"
+        mode.abort()
+
+    play(body)
+
+
+def test_registration_that_is_closed_does_not_register_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        broker = small_master()
+        responses = Responses(FINE)
+        made = registered(broker, responses, monkeypatch)
+        await made.register()
+        await made.close()
+        count = responses.count
+        heard: list[bool] = []
+        made.hear(heard.append)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (responses.count, heard) == (count, [])
+
+    play(body)
+
+
+def test_master_that_is_closed_reports_no_slave_that_leaves() -> None:
+    async def body() -> None:
+        broker = small_master()
+        mode = broker.mode
+        assert isinstance(mode, MasterSlave)
+        await mode.close()
+        mode.master.events.left()
+        assert mode.master.standing is Standing.SURE
+
+    play(body)
+
+
 def test_slave_whose_id_was_given_away_takes_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was down while a master stepped down, which got its id."""
 

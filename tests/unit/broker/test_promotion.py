@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.names import TRANSACTION_GROUP
 from tianzhou.broker.replica.master_slave import MasterSlave, RoleChanges
 from tianzhou.broker.replica.mode import NameServerReport
 from tianzhou.broker.replica.role_change import RoleMachine
@@ -13,6 +14,7 @@ from tianzhou.broker.replica.roles import TRANSITIONS, Effect, Event, State
 from tianzhou.broker.role import Role
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
+from tianzhou.replication.ha_epochs import epoch_of
 from tianzhou.replication.ha_state import GroupState, state_table
 from tianzhou.store.errors import DiskFull
 from tianzhou.testing.small_broker import ADDRESS, SmallBroker
@@ -131,6 +133,8 @@ def test_failed_promotion_leaves_a_slave_that_follows_and_can_be_promoted_again(
         assert (slave.claimed, broker.store.is_writing) == (None, False)
         assert slave.following is not None
         assert (saved(broker).role, saved(broker).broker_id) == ("SLAVE", 1)
+        history = epoch_of(saved(broker).marks)
+        assert history <= broker.role_state.epoch, "the master would take it for a later one"
         assert broker.nameservers.wakes == 1, "NameServers that saw the claim list a master"
         slave.claim()
         is_used = CLAIM_WON.index(effect) > CLAIM_WON.index(Effect.SAVE_AS_MASTER)
@@ -171,6 +175,8 @@ def test_failed_promotion_keeps_the_offsets_that_consumers_committed_here(
         slave.join()
         monkeypatch.setattr(broker.store, "max_offset", end_of_any_queue)
         offsets.put("stock", "orders", 0, 7)
+        offsets.put("stock", "orders", 1, 0)
+        offsets.put(TRANSACTION_GROUP, "halves", 0, 5)
         slave.claim(above=1)
         with monkeypatch.context() as patch:
             patch.setitem(vars(slave.machine)["_execute"], Effect.FLUSH_LOG, full_disk)
@@ -178,6 +184,8 @@ def test_failed_promotion_keeps_the_offsets_that_consumers_committed_here(
                 slave.promote()
         assert offsets.accepted is not None
         assert offsets.accepted.ahead() == [("orders@stock", 0, 7)]
+        assert offsets.of("stock", "orders") == {0: 7, 1: 0}
+        assert offsets.of(TRANSACTION_GROUP, "halves") == {0: 5}, "progress is not given away"
         slave.stop_following()
 
     asyncio.run(body())

@@ -138,6 +138,11 @@ class ConsumerOffsets:
 
     def keep_uncommitted(self, committed: Mapping[str, Mapping[str, int]]) -> None:
         """On a leader that was deposed: offsets that are not committed count as accepted."""
+        self.accept_ahead_of(committed)
+        self.follow_committed(list(self._offsets), committed)
+
+    def accept_ahead_of(self, committed: Mapping[str, Mapping[str, int]]) -> None:
+        """Let offsets that are ahead of these count as accepted, except the broker's own."""
         assert self.accepted is not None, "it follows already"
         for group, topic, row in self.rows():
             key = f"{topic}@{group}"
@@ -145,7 +150,6 @@ class ConsumerOffsets:
                 known = committed.get(key, {}).get(str(number), 0)
                 if offset > known and not names.is_own_group(group):
                     self.accepted.note(key, number, offset)
-        self.follow_committed(list(self._offsets), committed)
 
     def moved_ms(self, group: str, topic: str) -> dict[int, int]:
         """By queue: when the group last came to another offset; queues where it has not moved since

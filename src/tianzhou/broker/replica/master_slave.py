@@ -215,7 +215,7 @@ class RoleChanges:
         """Take another id, if this slave has belonged to its group before: the one that it had may
         have been given to a master that stepped down. A new slave has the id of its settings."""
         role_state, saved = self._own.role_state, self._own.saved
-        if role_state.is_master or not saved.value.role or self.claimed is not None:
+        if saved.value.role != Role.SLAVE.value or role_state.is_master or self.claimed:
             return False
         log.warning("slave.id_changed", extra={"id": broker_id, "before": role_state.broker_id})
         self._slave_id = broker_id
@@ -276,7 +276,7 @@ class RoleChanges:
             Effect.DELETE_PENDING_TOPICS: self._delete_pending_topics,
             Effect.STOP_FOLLOWING: self.stop_following,
             Effect.ADOPT_OFFSETS: self._host.offsets.end_following,
-            Effect.RETURN_OFFSETS: lambda: self._host.offsets.keep_uncommitted({}),
+            Effect.RETURN_OFFSETS: lambda: self._host.offsets.accept_ahead_of({}),
             Effect.FLUSH_LOG: store.flush,
             Effect.BEGIN_ACKS: self._begin_acks,
             Effect.END_ACKS: self._policy.end,
@@ -326,7 +326,14 @@ class RoleChanges:
         saved.update(role=Role.MASTER.value, broker_id=MASTER_ID, marks=marks, epoch_token=token)
 
     def _save_as_slave(self) -> None:
-        self._own.saved.update(role=Role.SLAVE.value, broker_id=self._slave_id)
+        own, saved = self._own, self._own.saved
+        marks, seen = saved.value.marks, saved.value.epoch_seen
+        last = marks[-1] if marks else None
+        if last and saved.value.role == Role.MASTER.value and last.epoch > own.role_state.epoch:
+            # The promotion failed after it was saved. No master would accept a slave with a later
+            # epoch than its own; there is nothing in the log behind this mark.
+            marks, seen = marks[:-1], max(seen, last.epoch)
+        saved.update(role=Role.SLAVE.value, broker_id=self._slave_id, marks=marks, epoch_seen=seen)
 
     def _begin_acks(self) -> None:
         count = self._own.count
@@ -560,7 +567,7 @@ class MasterSlave:
     def second(self) -> None:
         self.master.tick()
         if self.master.standing is Standing.ALONE:
-            self._on_slave_left()
+            self._ask_nameservers()
         self._attached.roles.retry()
         if self.following is not None:
             self.following.tick()
@@ -597,14 +604,23 @@ class MasterSlave:
         if not self.role_state.is_master:
             return
         self._asked += 1
-        number = self._asked
-
-        def on_heard(is_heard: bool) -> None:
-            if number == self._asked:
-                self.master.stand(Standing.SURE if is_heard else Standing.ALONE)
-
         if self.master.standing is Standing.SURE:
             self.master.stand(Standing.ASKING)
+        self._ask_nameservers()
+
+    def _ask_nameservers(self) -> None:
+        """Ask whether there is a later master. A question that is repeated keeps its number: any
+        response since the slave left will do."""
+        number = self._asked
+
+        def on_heard(is_accepted: bool) -> None:
+            if number != self._asked:
+                return
+            if is_accepted:
+                self.master.stand(Standing.SURE)
+            elif self.master.standing is Standing.ASKING:
+                self.master.stand(Standing.ALONE)
+
         self._attached.host.nameservers.hear(on_heard)
 
     def _facts(self) -> MasterFacts | None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,7 +47,8 @@ _DIGITS_MAX: Final = 20
 NO_ANSWER: Final = "no answer"
 HEAR_S: Final = 2.0
 """How long a promotion waits for NameServers before it, because they know which epochs were used,
-and again after it, so that they learn the new one."""
+and again after it, so that they learn the new one; and how long a master waits that may have been
+replaced."""
 RETRY_S: Final = 1.0
 """How often an unreachable NameServer is retried. Clients cannot find the broker meanwhile."""
 
@@ -240,7 +241,8 @@ class Registration:
         self._since = Since(clock)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._hearing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         topics.changed.append(self._wake.set)
         mode.role_state.changed.append(self._wake.set)
 
@@ -363,7 +365,7 @@ class Registration:
 
     def register_then(self, then: Callable[[], None]) -> None:
         """Register, and call `then` when all NameServers have responded or timed out."""
-        self._hearing = asyncio.get_running_loop().create_task(self._register_and(then))
+        self._run(self._register_and(then))
 
     async def _register_and(self, then: Callable[[], None]) -> None:
         try:
@@ -376,8 +378,17 @@ class Registration:
         then()
 
     def hear(self, then: Callable[[bool], None]) -> None:
-        """The same, and tell `then` whether any NameServer has responded, or none is configured."""
-        self._hearing = asyncio.get_running_loop().create_task(self._hear(then))
+        """The same, and tell `then` whether any NameServer has accepted the registration, or none
+        is configured."""
+        self._run(self._hear(then))
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        if self._is_closed:  # a broker that has unregistered must not register again
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._hearing.add(task)
+        task.add_done_callback(self._hearing.discard)
 
     async def _hear(self, then: Callable[[bool], None]) -> None:
         asked = [asyncio.ensure_future(self._register(server)) for server in self._servers]
@@ -403,17 +414,21 @@ class Registration:
             self._mode.on_nameserver_report(_report(answer.ext))
         return is_accepted
 
+    def _stop(self) -> list[asyncio.Task[None]]:
+        self._is_closed = True
+        tasks = [*self._hearing] if self._task is None else [self._task, *self._hearing]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
     def abort(self) -> None:
         """Stop without unregistering, as the end of a process does."""
-        if self._task is not None:
-            self._task.cancel()
+        self._stop()
         self._connections.abort()
 
     async def close(self) -> None:
         """Unregister, so that clients use other brokers at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._stop(), return_exceptions=True)
         connections, identity = self._connections, self._content.identity()
         leave = (
             connections.call(server, RequestCode.UNREGISTER_BROKER, identity, b"")

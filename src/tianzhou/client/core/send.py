@@ -143,7 +143,7 @@ class Failure:
         tries = self.tries
         return (
             bool(tries)
-            and isinstance(tries[-1].error, MOVED)
+            and isinstance(tries[-1].error, STALE)
             and not any(may_be_stored(tried.error) for tried in tries)
         )
 

@@ -7,7 +7,7 @@ the same unique id both times.
 
 Messages that are sent one by one can be put together into batches. One batch is open for each kind
 of message: topic, queue if the message has one, and whether the response waits for the disk.
-`OpenBatches` decides which batches are full; `aio.sender` sends them and keeps the time.
+`OpenBatches` decides which batches are full; `aio.batcher` keeps the time, `aio.sender` sends.
 """
 
 import base64

@@ -1,8 +1,7 @@
 """One asyncio connection of a client: sends requests, receives responses and the broker's requests.
 
-A request needs no task and no timer: it is some bytes in a list and a number in a table. Everything
-that is queued in one iteration of the event loop is written at once, and one timer for the whole
-connection checks the deadlines.
+A request needs no task and no timer: it is some bytes in a list and a number in a table. What is
+queued in one iteration of the event loop is written at once, and one timer checks all deadlines.
 
 Unlike a server's connection it never stops reading: if both sides only wrote, they would deadlock.
 """
@@ -249,20 +248,21 @@ class Connection(asyncio.BufferedProtocol):
             deadlines.schedule(deadline_s)
 
     async def call(
-        self, code: int, ext: dict[str, str], body: Bytes, *, timeout_s: float
+        self, code: int, ext: dict[str, str], body: Bytes, *, timeout_s: float, spent_s: float = 0
     ) -> tuple[Header, bytes]:
-        """Send a request and return the response. Raises ConnectionLost or CallTimeout."""
+        """Return the response to a request. Raises ConnectionLost or CallTimeout."""
         answered: asyncio.Future[tuple[Header | None, bytes]] = self._loop.create_future()
 
         def on_answer(header: Header | None, body: bytes) -> None:
             if not answered.done():
                 answered.set_result((header, body))
 
-        self.ask(code, ext, body, on_answer, timeout_s=timeout_s)
+        self.ask(code, ext, body, on_answer, timeout_s=timeout_s - spent_s)
         header, answer = await answered
         if header is None:
-            lost = ConnectionLost(self.address, code)
-            raise CallTimeout(self.address, code, timeout_s) if self.is_open else lost
+            if self.is_open:
+                raise CallTimeout(self.address, code, timeout_s)
+            raise ConnectionLost(self.address, code)
         return header, answer
 
     def _queue(self, head: bytes, body: Bytes) -> None:

@@ -110,8 +110,8 @@ class Connections:
         """
         begun = self._loop.time()
         connection = await self.connection(address, timeout_s)
-        left_s = timeout_s - (self._loop.time() - begun)
-        return await connection.call(code, ext, body, timeout_s=left_s)
+        spent_s = self._loop.time() - begun
+        return await connection.call(code, ext, body, timeout_s=timeout_s, spent_s=spent_s)
 
     async def close(self) -> None:
         """Write queued data, then close every connection."""
