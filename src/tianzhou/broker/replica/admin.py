@@ -98,7 +98,7 @@ class AdminReplication:
 
 
 def _failed(error: TianzhouError) -> Reply:
-    """The response to a promotion that failed: nobody else catches the errors of a callback."""
+    """The response to a promotion that failed: no other code catches the errors of a callback."""
     if isinstance(error, RequestRejected):
         return Reply(error.code, remark=error.remark)
     log.error("promotion.failed", extra={"reason": str(error)})
