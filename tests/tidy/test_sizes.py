@@ -19,6 +19,7 @@ from sources import (
 FILE_LINES_MAX = 800
 FILE_LINES_FREE = 500
 FUNCTION_LINES_MAX = 70
+SHELL_LINES_MAX = 300
 REASON = "one file because"
 """A file with more than 500 lines says in its docstring: this is in one file because …"""
 
@@ -60,6 +61,15 @@ def test_files_are_within_the_line_limit() -> None:
         assert count <= FILE_LINES_FREE or REASON in about, (
             f"{name_of(path)} has {count} lines and does not say why it is {REASON} …"
         )
+
+
+def test_asyncio_shells_of_the_client_are_thin() -> None:
+    """Decisions are in client/core, where they are tested without an event loop."""
+    shells = ("client/aio/", "client/consume/", "client/session/", "client/transport/")
+    for path in python_files("src"):
+        if place_of(path).startswith(shells):
+            count = path.read_text(encoding="utf-8").count("\n")
+            assert count <= SHELL_LINES_MAX, f"{name_of(path)} has {count} lines"
 
 
 def test_functions_are_within_the_line_limit() -> None:
