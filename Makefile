@@ -7,8 +7,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 CORE := .venv/.core
 DEMO := .venv/.demo
-# Tests run on this many processes: they wait for others half of the time.
-JOBS ?= 3
+# Tests run on this many processes.
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-core demo test quick check check-fast bench torture sim chaos interop lock gen docs fmt house clean

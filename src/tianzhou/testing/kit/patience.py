@@ -28,6 +28,12 @@ def crowding() -> float:
     return max(1.0, running / cores)
 
 
+def recent_crowding() -> float:
+    """The same for the last minute: by how much a duration that has just been measured may exceed
+    that of an idle machine."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Patience:
     """Call `is_over` once per check. Owner: the waiting test.
 
