@@ -300,8 +300,7 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
         for _, _, own in inner:
             _check_ordinary(own)
     ending = CRC_PLACEHOLDER if record_crc else b""
-    queue, _, outer, _, *shared = message.to_entry()
-    sys_flag, born, host, times, prepared = shared
+    queue, _, outer, _, sys_flag, born, host, times, prepared = message.to_entry()
     # The batch has an id too. Behind the id of a message it would take precedence.
     without_id = message.with_properties({keys.UNIQ_KEY: b""}).properties + ending
     outer += ending
