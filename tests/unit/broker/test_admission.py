@@ -4,8 +4,12 @@ import pytest
 
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.ingest.admission import split
 from tianzhou.broker.scheduled import timer
 from tianzhou.broker.transactions import half_queue
+from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.record.batch import encode_batch
+from tianzhou.record.layout import CRC_PROPERTY
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.names import SCHEDULE_TOPIC
@@ -152,3 +156,17 @@ def test_admission_of_negative_retries_starts_a_transaction_at_zero() -> None:
     (half,) = broker.messages(names.HALF_TOPIC)
     assert half.reconsume_times == 0
     assert broker.bodies("orders") == []
+
+
+def test_split_keeps_the_fields_of_the_batch_and_drops_foreign_checksums() -> None:
+    inner = b"TAGS\x01a\x02" + CRC_PROPERTY + b"\x010123456789\x02"
+    body = encode_batch([(7, b"one", inner), (8, b"two", b"")])
+    batch = Incoming("t", 3, body, b"WAIT\x01true", 0, 8, 99, b"12345678", 5, 6)
+    first, second = split(batch, record_crc=False)
+    assert (first.body, first.flag, second.body, second.flag) == (b"one", 7, b"two", 8)
+    assert CRC_PROPERTY not in first.properties
+    assert first.properties.startswith(b"TAGS\x01a\x02")
+    expected = batch.to_entry()
+    for entry in (first, second):
+        assert entry.queue == expected.queue
+        assert entry[4:] == expected[4:] == (8, 99, b"12345678", 5, 6)
