@@ -24,6 +24,7 @@ SCRIPTS: Final = Path(__file__).parent / "scripts"
 INSTALL_S: Final = 90
 START_S: Final = 20.0
 END_S: Final = 30.0
+_SHOWN_CHARS_MAX: Final = 4_000
 
 Facts = dict[str, Any]
 """One line of a script."""
@@ -95,8 +96,14 @@ class ClientProcess:
             raise AssertionError(f"{error}\n{self.output()}") from error
 
     def output(self) -> str:
-        """Everything that the script printed, for the report of a failure."""
-        return f"{self._output.read_text()}\n{(self._output.parent / 'errors.txt').read_text()}"
+        """Everything that the script printed and the end of the library's log, for the report of a
+        failure."""
+        home = self._output.parent
+        logs = [
+            path.read_text(errors="replace")[-_SHOWN_CHARS_MAX:]
+            for path in sorted(home.glob("logs/**/*.log.*"))
+        ]
+        return "\n".join([self._output.read_text(), (home / "errors.txt").read_text(), *logs])
 
     def write(self, wish: Facts) -> None:
         assert self._process.stdin is not None
@@ -134,7 +141,7 @@ class Producing:
         self._process.write({"how": how, "topic": topic, "body": body, **more})
         self._count += 1
         row = self._process.wait_lines("done", self._count)[-1]
-        assert "error" not in row, row
+        assert "error" not in row, f"{row}\n{self._process.output()}"
         return row
 
     def close(self) -> None:
