@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from raft_cluster import wait_for
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client import Message
 from tianzhou.client.sync import Admin, Producer
-from tianzhou.testing.kit.server_process import ServerProcess, server_command
+from tianzhou.cmd.raft_up import PORTS_APART
+from tianzhou.testing.kit.server_process import ServerProcess, server_command, spare_ports
 
 
 def is_alive(pid: int) -> bool:
@@ -28,6 +30,22 @@ def is_sent(producer: Producer, body: bytes) -> bool:
     except TianzhouError:
         return False
     return True
+
+
+@pytest.mark.slow
+def test_up_with_replicas_says_why_a_member_did_not_start(tmp_path: Path) -> None:
+    first = spare_ports(2 * PORTS_APART)
+    ports = ["--broker-port", str(first + 2), "--nameserver-port", "0", "--no-http"]
+    arguments = ["up", "--replicas", "3", "--ephemeral", *ports]
+    server = ServerProcess("up", server_command(arguments), tmp_path)
+    with socket.create_server(("127.0.0.1", first + 2 + PORTS_APART)):
+        server.start()
+        try:
+            assert server.wait_ended(60) == 1
+        finally:
+            server.end()
+    (said,) = [line for line in server.log().splitlines() if "member n1 exited" in line]
+    assert f"cannot listen on 127.0.0.1:{first + 2 + PORTS_APART}" in said
 
 
 @pytest.mark.slow

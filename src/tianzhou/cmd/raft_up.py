@@ -21,12 +21,13 @@ from tianzhou.cmd import serve
 from tianzhou.cmd.http import PASSWORD_FILE, password_hash
 from tianzhou.cmd.up_settings import UpOptions, UpSettings, with_memory
 from tianzhou.nameserver.server import NameServer
-from tianzhou.net.acceptor import free_port_pair
+from tianzhou.net.acceptor import spare_ports
 from tianzhou.raft.messages import NodeId
 
 GROUP: Final = "broker-a"
 PORTS_APART: Final = 10
 """Leaves room for the VIP port, two below a broker's port, and the Raft port, one above."""
+_SHOWN_LINES: Final = 3
 READY_S: Final = 30.0
 STOP_S: Final = 4.0
 _PAUSE_S: Final = 0.05
@@ -45,9 +46,12 @@ class Child:
             if self._ready.exists():
                 return json.loads(self._ready.read_text())
             if self.process.returncode is not None:
+                log = self._ready.with_name("server.log")
+                # An ephemeral directory is removed with the log: show how it ends.
+                end = log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
                 raise TianzhouError(
                     f"member {self.name} exited with code {self.process.returncode}; "
-                    f"see {self._ready.with_name('server.log')}"
+                    f"{log} ends with: {' / '.join(end) or 'nothing'}"
                 )
             await asyncio.sleep(_PAUSE_S)
         raise TianzhouError(f"member {self.name} did not become ready within {READY_S:.0f} s")
@@ -195,4 +199,5 @@ def _ports(config: BrokerConfig, replicas: int) -> list[int]:
     """The ports of the brokers; each uses the next port for Raft."""
     if config.port:
         return [config.port + PORTS_APART * rank for rank in range(replicas)]
-    return [free_port_pair(config.host) for _ in range(replicas)]
+    first = spare_ports(config.host, PORTS_APART * replicas) + 2
+    return [first + PORTS_APART * rank for rank in range(replicas)]

@@ -6,8 +6,11 @@ connection is accepted is decided in `net/admission.py`.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
+import os
+import random
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +30,8 @@ BACKLOG: Final = 1_024
 """The accept backlog in the kernel, where connections cost no descriptor."""
 RETRY_S: Final = 0.1
 """How long a listener pauses after accept failed, usually because no descriptor was free."""
+_SPARE_PORTS: Final = (20_000, 32_000)
+_SPARE_TRIES_MAX: Final = 1_000
 
 
 class CannotListen(OSError):
@@ -76,17 +81,25 @@ def bind_and_queue(host: str, port: int) -> socket.socket:
     return bound
 
 
-def free_port_pair(host: str) -> int:
-    """Return the first of two adjacent free ports."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((host, 0))
-            port: int = first.getsockname()[1]
+def spare_ports(host: str, count: int) -> int:
+    """Return the first of `count` consecutive free ports.
+
+    They are below the range from which systems choose the ports of outgoing connections: no such
+    connection takes one before its server listens on it, or while that server is down. Raises
+    CannotListen.
+    """
+    dice, code = random.SystemRandom(), errno.EADDRINUSE
+    for _ in range(_SPARE_TRIES_MAX):
+        first = dice.randrange(*_SPARE_PORTS)
+        with contextlib.ExitStack() as found:
             try:
-                second.bind((host, port + 1))
-            except (OSError, OverflowError):
+                for port in range(first, first + count):
+                    found.enter_context(socket.socket()).bind((host, port))
+            except OSError as error:
+                code = error.errno or code
                 continue
-            return port
+            return first
+    raise CannotListen(code, host, f"no {count} consecutive free ports ({os.strerror(code)})")
 
 
 class Acceptor:

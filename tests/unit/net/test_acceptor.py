@@ -6,6 +6,7 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -276,6 +277,19 @@ def test_acceptor_resumes_after_the_system_ran_out_of_descriptors(
 )
 def test_source_of_an_address_is_the_host_or_its_prefix(host: str, source: str) -> None:
     assert source_of(host) == source
+
+
+def test_spare_ports_are_free_and_no_outgoing_connection_takes_them() -> None:
+    first = acceptor.spare_ports("127.0.0.1", 5)
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert first + 5 <= lowest
+    for port in range(first, first + 5):
+        acceptor.bind_and_queue("127.0.0.1", port).close()
+
+
+def test_spare_ports_of_another_machine_are_an_error() -> None:
+    with pytest.raises(acceptor.CannotListen, match="5 consecutive free ports"):
+        acceptor.spare_ports("192.0.2.250", 5)
 
 
 def test_http_and_raft_ports_limit_unproven_peers_to_half() -> None:

@@ -14,9 +14,7 @@ error go to a log file, whose end is part of every failure message.
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tianzhou.net import acceptor
 from tianzhou.testing.kit.patience import Patience
 
 HOST: Final = "127.0.0.1"
@@ -204,16 +203,6 @@ class ServerProcess:
 
 
 def spare_ports(count: int) -> int:
-    """Return the first of `count` consecutive free ports. They are below the ephemeral range, so
-    that no outgoing connection takes one while its server is dead."""
-    dice = random.SystemRandom()
-    while True:
-        first = dice.randrange(20_000, 32_000)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    tried = stack.enter_context(socket.socket())
-                    tried.bind((HOST, port))
-            except OSError:
-                continue
-            return first
+    """Return the first of `count` consecutive free ports, which no outgoing connection takes while
+    their server is dead."""
+    return acceptor.spare_ports(HOST, count)
