@@ -21,6 +21,7 @@ from chaos.sound_history import (
     delivery_of,
     old_master_serves_a_message_and_drops_it,
     place_of,
+    retention_removes_messages_from,
     stored_on,
 )
 from tianzhou.testing.chaos import change_rules, checkers
@@ -52,6 +53,17 @@ def middle_message_is_lost(case: Case) -> None:
 
 def message_is_only_on_the_slave(case: Case) -> None:
     del stored_on(case, 0)[place_of(19)]
+
+
+def message_that_retention_removed_is_on_no_replica(case: Case) -> None:
+    retention_removes_messages_from(case, 0)
+    del stored_on(case, 1)[place_of(2)]
+
+
+def message_is_gone_from_a_master_with_a_full_disk(case: Case) -> None:
+    """It is after the first offset that retention left."""
+    retention_removes_messages_from(case, 0)
+    del stored_on(case, 0)[place_of(8)]
 
 
 def offset_holds_another_message(case: Case) -> None:
@@ -195,6 +207,17 @@ def replicas_differ_in_one_message(case: Case) -> None:
 
 def slave_lacks_the_end(case: Case) -> None:
     del stored_on(case, 1)[place_of(19)]
+
+
+def slave_with_a_full_disk_lacks_a_message(case: Case) -> None:
+    """It is after the first offset that retention left."""
+    retention_removes_messages_from(case, 1)
+    del stored_on(case, 1)[place_of(8)]
+
+
+def slave_lacks_messages_that_retention_kept(case: Case) -> None:
+    for serial in range(4):
+        del stored_on(case, 1)[place_of(serial)]
 
 
 def slave_is_empty(case: Case) -> None:
@@ -436,6 +459,8 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         last_message_is_lost,
         middle_message_is_lost,
         message_is_only_on_the_slave,
+        message_that_retention_removed_is_on_no_replica,
+        message_is_gone_from_a_master_with_a_full_disk,
         offset_holds_another_message,
         delayed_message_is_never_delivered,
         committed_message_is_lost,
@@ -473,6 +498,8 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
     ),
     checkers.replicas_hold_the_same: (
         slave_lacks_the_end,
+        slave_with_a_full_disk_lacks_a_message,
+        slave_lacks_messages_that_retention_kept,
         slave_is_empty,
         slave_has_more_messages,
     ),

@@ -205,6 +205,25 @@ def slave_log_starts_later(case: Case) -> None:
     change_slave_log(case, start=2_048, digests={2_048: "b"}, queues={})
 
 
+def retention_removes_messages_from(case: Case, rank: int) -> None:
+    """The disk of the master (0) or of the slave (1) was full: its first three offsets are gone."""
+    ((master, slave),) = case.found.logs
+    logs = [master, slave]
+    queues = {queue.queue_id: (3, COUNT // 2) for queue in QUEUES}
+    logs[rank] = replace(logs[rank], start=2_048, digests={2_048: "b"}, queues=queues)
+    case.found = replace(case.found, logs=(tuple(logs),))
+    for place in [place for place in stored_on(case, rank) if place.offset < 3]:
+        del stored_on(case, rank)[place]
+
+
+def retention_removes_messages_from_the_slave(case: Case) -> None:
+    retention_removes_messages_from(case, 1)
+
+
+def retention_removes_messages_from_the_master(case: Case) -> None:
+    retention_removes_messages_from(case, 0)
+
+
 ODD_BUT_RIGHT: Final = (
     unknown_send_is_stored,
     unknown_send_is_not_stored,
@@ -223,4 +242,6 @@ ODD_BUT_RIGHT: Final = (
     concurrent_sends_are_stored_in_any_order,
     acknowledged_send_around_a_cut,
     slave_log_starts_later,
+    retention_removes_messages_from_the_slave,
+    retention_removes_messages_from_the_master,
 )

@@ -52,6 +52,22 @@ def test_scan_finds_every_message_at_its_offset(mq: RunningBroker) -> None:
     assert looking.scan(mq.broker, "broker-a", "unheard-of", 2) == {}
 
 
+@pytest.mark.slow
+def test_scan_starts_after_messages_that_retention_removed(tmp_path: Path) -> None:
+    config = replace(STORE, commit_log_file_bytes=4096, retention_hours=1)
+    with RunningBroker(directory=tmp_path, store_config=config) as mq:
+        fill(mq)
+        mq.clock.advance(hours=2)
+        found = looking.scan(mq.broker, "broker-a", "chaos", 2)
+    firsts = [min(place.offset for place in found if place.queue.queue_id == n) for n in (0, 1)]
+    assert min(firsts) > 0
+    assert set(found) == {
+        Place(Queue("broker-a", queue_id), offset)
+        for queue_id, first in enumerate(firsts)
+        for offset in range(first, COUNT // 2)
+    }
+
+
 def test_scan_of_a_dead_broker_raises(mq: RunningBroker) -> None:
     address = mq.broker
     mq.stop()

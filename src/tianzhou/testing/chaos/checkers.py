@@ -133,15 +133,18 @@ def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str,
 
 
 def replicas_hold_the_same(_: History, found: Evidence, __: Guarantees) -> Iterator[str]:
-    """11. A pull returns the same from every replica of a group."""
+    """11. A pull returns the same from every replica of a group, except messages that retention
+    removed from one of them."""
     stored = found.stored()
     for replica in found.replicas[found.masters :]:
         groups = {place.queue.broker for place in replica.stored}
         wanted = {place for place in stored if place.queue.broker in groups}
+        firsts = found.first_offsets(replica.name)
         if not replica.stored:
             yield f"{replica.name} shows no message at all"
         for place in sorted(wanted - replica.stored.keys()):
-            yield f"{replica.name} lacks {place}"
+            if place.offset >= firsts.get(place.queue.queue_id, 0):
+                yield f"{replica.name} lacks {place}"
         for place in sorted(replica.stored.keys() - wanted):
             yield f"{replica.name} has {place}, which its master has not"
 

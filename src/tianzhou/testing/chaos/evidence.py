@@ -4,6 +4,7 @@ The logs are those of stopped brokers, verified record by record, with a digest 
 """
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,11 +53,50 @@ class Evidence:
     """The final committed offset of each group."""
 
     def stored(self) -> dict[Place, str]:
-        """Return the messages of the masters."""
+        """Return the messages of the masters. Of messages that retention removed from a master,
+        whose disk was full, those that another replica of its group still has."""
         found: dict[Place, str] = {}
+        for replica in self.replicas[self.masters :]:
+            left = self.first_offsets(self._master_of(replica))
+            found |= {
+                place: value
+                for place, value in replica.stored.items()
+                if place.offset < left.get(place.queue.queue_id, 0)
+            }
         for replica in self.replicas[: self.masters]:
             found.update(replica.stored)
         return found
+
+    def first_offsets(self, name: str) -> dict[int, int]:
+        """Return the first offset of each queue of a replica; empty if retention removed nothing
+        from it."""
+        for log in itertools.chain.from_iterable(self.logs):
+            if log.name == name and log.start > 0:
+                return {queue_id: first for queue_id, (first, _) in log.queues.items()}
+        return {}
+
+    def _master_of(self, replica: Replica) -> str:
+        groups = ([log.name for log in group] for group in self.logs)
+        return next((names[0] for names in groups if replica.name in names), replica.name)
+
+
+def are_level(one: Mapping[Place, str], other: Mapping[Place, str]) -> bool:
+    """Whether two replicas show the same messages, from the first offset on that both have: on a
+    full disk, retention removes old files from one replica only."""
+    firsts = [_firsts(one), _firsts(other)]
+
+    def is_common(place: Place) -> bool:
+        return place.offset >= max(of_one.get(place.queue, 0) for of_one in firsts)
+
+    shown = set(filter(is_common, one))
+    return bool(shown) and shown == set(filter(is_common, other))
+
+
+def _firsts(stored: Mapping[Place, str]) -> dict[Queue, int]:
+    firsts: dict[Queue, int] = {}
+    for queue, offset in stored:
+        firsts[queue] = min(offset, firsts.get(queue, offset))
+    return firsts
 
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024

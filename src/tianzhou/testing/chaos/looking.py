@@ -85,7 +85,11 @@ def _shown(peer: BlockingPeer, topic: str, queue_id: int) -> Iterator[MessageVie
     while True:
         answer, body = peer.call(RequestCode.PULL_MESSAGE, _pull(topic, queue_id, at))
         if answer.code in _NOTHING:
-            return
+            first = int(answer.ext.get("minOffset", 0))
+            if first <= at:
+                return
+            at = first  # retention removed the messages before it
+            continue
         place = f"queue {queue_id} at {at}"
         assert answer.code == ResponseCode.SUCCESS, f"{place}: {answer}"
         for view in decode_all(body):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.cluster import QUEUES, TOPIC, Broker, Cluster, Mode, wait_for
 from tianzhou.testing.chaos.consuming import MEMBERS
-from tianzhou.testing.chaos.evidence import Evidence, Replica, sum_up
+from tianzhou.testing.chaos.evidence import Evidence, Replica, are_level, sum_up
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.processes import HOST, spare_ports
 from tianzhou.testing.chaos.proxy import Link
@@ -121,7 +121,7 @@ class Stage:
         for master, *others in self.groups:
             for other in others:
                 _wait_equal(master, other, Broker.log_end)
-                _wait_equal(master, other, lambda broker: len(_scan(broker)))
+                _wait_same_messages(master, other)
         self._level_ends = [group[0].log_end() for group in self.groups]
         return time.monotonic() - began
 
@@ -167,6 +167,14 @@ def _wait_equal(one: Broker, other: Broker, measure: Callable[[Broker], int]) ->
         lambda: measure(one) == measure(other) > 0,
         LEVEL_S,
         lambda: f"{one.name} has {measure(one)}, {other.name} {measure(other)}",
+    )
+
+
+def _wait_same_messages(one: Broker, other: Broker) -> None:
+    wait_for(
+        lambda: are_level(_scan(one), _scan(other)),
+        LEVEL_S,
+        lambda: f"{one.name} shows {len(_scan(one))} messages, {other.name} {len(_scan(other))}",
     )
 
 
