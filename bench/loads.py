@@ -41,6 +41,8 @@ TIMERS_MB_MAX = 100.0
 HALVES = 100_000
 WAITING_BYTES_MAX = 64.0
 """Memory for each pending message."""
+WARM_UP_MAX = 100_000
+"""Messages that need no memory once they are stored, sent before the memory is measured."""
 AHEAD_MS = 7_200_000
 SETTLE_S = 15.0
 """How long the observed client continues after a load, to include checkpoints and statistics."""
@@ -258,6 +260,8 @@ def waiting(
     try:
         with served(command) as server:
             address, pid = server["broker"], int(server["pid"])
+            # Buffers grow to their final size, then the first of the pending messages' own.
+            send_many(address, ordinary_frame, min(count, WARM_UP_MAX))
             send_many(address, frame, count // 10)
             before = heap_bytes(pid)
             with watched(address) as seen:
@@ -282,6 +286,10 @@ def send_many(address: str, frame: Callable[[int], bytes], count: int) -> None:
         return b"".join(frame(rank * 1000 + number) for number in range(64))
 
     drive(address, burst, connections=8, window=64, total=count)
+
+
+def ordinary_frame(number: int) -> bytes:
+    return send_frame("ordinary", bytes(128), number)
 
 
 def timed_frame(number: int) -> bytes:
