@@ -112,7 +112,7 @@ STORES: Final = (
     _bug(
         "DLedger's directory taken for an empty store",
         "test_preflight:test_open_with_an_unreadable_layout_is_rejected",
-        ("tianzhou.store.preflight:_check_layout", 'name.startswith("dledger-")', "False"),
+        ("tianzhou.store.preflight:_check_layout", "name.startswith(dledger.PREFIX)", "False"),
     ),
     _bug(
         "deleted topic taken for damage",

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, cast
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.layout import RECORD_BYTES_MIN
-from tianzhou.store import segments
+from tianzhou.store import dledger, segments
 from tianzhou.store.checkpoint import SECTOR, UNKNOWN, Checkpoint, decode
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import Queues
@@ -143,11 +143,11 @@ def refuse(paths: Paths, shortfall: Shortfall) -> StoreRefused:
 def _check_layout(files: Files, paths: Paths) -> None:
     for name in list_visible(files, paths.root):
         data = f"{paths.root}/{name}/data"
-        if name.startswith("dledger-") and files.list(data):
+        if name.startswith(dledger.PREFIX) and files.list(data):
             raise StoreRefused(
                 f"{data} is the log of a DLedger group of RocketMQ's Java broker, which Tianzhou "
-                "cannot read; nothing was changed. Give this broker an empty directory, and let a "
-                "consumer or a pipeline copy the messages"
+                "cannot continue; nothing was changed. Copy it to a new directory with "
+                f"`tianzhou store import {paths.root} DESTINATION`, and start with that"
             )
     tables = (f"{paths.tables}/{name}" for name in list_visible(files, paths.tables))
     for directory in (paths.consume_queue, *tables):
