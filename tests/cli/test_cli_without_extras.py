@@ -43,6 +43,8 @@ store inspect {store}
 store verify {store}
 store rebuild {store}
 store acknowledge {store}
+store import {store} imported
+store to-raft {store} --raft-group g --raft-id n0 --raft-peers n0=127.0.0.1:1 -y
 """
 HARMLESS: Final = """
 broker acknowledge broker-a

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from docs.pages import ROOT, Page
 from docs.terminal import Terminal, accept, joined
 from tianzhou.replication.raft_settings import RaftSettings, check
 
-TRY, MEMBER, SIMULATE = Page("docs/raft.md").blocks("sh")
+TRY, MEMBER, CONVERT, LIKE, SIMULATE = Page("docs/raft.md").blocks("sh")
 
 
 @pytest.mark.slow
@@ -26,6 +27,21 @@ def test_raft_page_member_command_is_accepted() -> None:
     program, *words = shlex.split(line)
     assert program == "tianzhou"
     accept(words)
+
+
+@pytest.mark.slow
+def test_raft_page_conversion_commands_work(tmp_path: Path) -> None:
+    """On a broker, and on a copy of its directory, as a slave would have it."""
+    with Terminal(tmp_path) as terminal:
+        terminal.type("tianzhou up")
+        terminal.type("tianzhou produce orders --count 20 --size 100")
+        terminal.stop_servers()
+        shutil.copytree(tmp_path / "tianzhou-data", tmp_path / "slave-data")
+        (convert,), (like,) = joined(CONVERT), joined(LIKE)
+        assert "n0 of orders" in terminal.type(f"{convert} --yes")
+        shutil.copy(tmp_path / "tianzhou-data/raft/plain", tmp_path / "plain-of-n0")
+        assert "n1 of orders" in terminal.type(f"{like} --yes")
+        assert "n1 of orders already" in terminal.type(f"{like} --yes")
 
 
 @pytest.mark.slow

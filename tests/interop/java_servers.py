@@ -107,15 +107,16 @@ def broker(version: str, directory: Path, **settings: str) -> Generator["subproc
 
 
 @contextmanager
-def rocketmq(version: str, directory: Path) -> Generator[str]:
-    """Run a NameServer and a broker; yields the address of the NameServer."""
+def rocketmq(version: str, directory: Path, **settings: str) -> Generator[str]:
+    """Run a NameServer and a broker; yields the address of the NameServer. `settings` of the broker
+    replace the usual ones."""
     names_port, broker_port = spare_port(), spare_port()
     nameserver = f"127.0.0.1:{names_port}"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "namesrv.properties").write_text(f"listenPort = {names_port}\n")
-    (directory / "broker.conf").write_text(
-        SETTINGS.format(port=broker_port, nameserver=nameserver, directory=directory)
-    )
+    lines = SETTINGS.format(port=broker_port, nameserver=nameserver, directory=directory)
+    lines += "".join(f"{name} = {value}\n" for name, value in settings.items())
+    (directory / "broker.conf").write_text(lines)
     started = [
         _start(
             version,

@@ -124,10 +124,17 @@ class Member:
         return seen_by_it.joinpath(*self.disk.parts[1:], "filler")
 
     def start(self, *extra: str, settings: Mapping[str, str] = {}) -> None:
-        self._settings |= settings
-        self._conf.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        self.configure(settings)
         self._arguments[self._always :] = extra
         self.server.start()
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        self._settings |= settings
+        self._conf.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+
+    def plain_arguments(self) -> list[str]:
+        """Of a broker without a group, on the same directory and port."""
+        return self._arguments[: self._arguments.index("--raft-group")]
 
     def committed_end(self) -> int:
         """Where in its log the last entry ends that it knew to be committed when it stopped."""
@@ -209,9 +216,12 @@ class Cluster:
             for rank, port in enumerate(ports)
         ]
 
-    def start(self) -> None:
+    def start_names(self) -> None:
         self._names.start()
         self._names.wait_ready()
+
+    def start(self) -> None:
+        self.start_names()
         for member in self.members:
             member.start("--raft-new", settings=self.settings)
         for member in self.members:

@@ -58,7 +58,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "store": (
         "tianzhou.admin.commands.store:store",
-        "Inspect, verify and rebuild a store directory.",
+        "Inspect, verify, rebuild and convert a store directory.",
     ),
 }
 

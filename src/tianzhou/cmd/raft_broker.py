@@ -9,8 +9,8 @@ from tianzhou.broker.replica.own_address import open_endpoint
 from tianzhou.broker.replica.raft import RaftMode
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import logs, serve
+from tianzhou.replication.raft_member import open_member
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.replication.raft_storage import open_member
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.files import RealFiles
 

@@ -26,6 +26,8 @@ class Kind(enum.IntEnum):
     """Empty. A leader begins its term with one, and adds one for each member it repairs."""
     CHUNK = 1
     MEMBERS = 2
+    PLAIN = 3
+    """Records from before the log belonged to a group: a chunk without a header in the log."""
 
 
 class Entry(NamedTuple):

@@ -37,6 +37,7 @@ from tianzhou.record.chunk import RecordChunk, build, stamp
 from tianzhou.record.layout import HEAD, INT64, MAGIC_BLANK, SIZE_AND_MAGIC, position_of
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.replication.raft_prefix import PlainEntries, PlainRow
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import StoreDamaged
@@ -68,6 +69,8 @@ class Header(NamedTuple):
 
     @property
     def entry_bytes(self) -> int:
+        if self.kind is Kind.PLAIN:
+            return self.payload_bytes
         return HEADER_BYTES + self.payload_bytes
 
 
@@ -156,7 +159,7 @@ def header_at(buffer: Bytes, at: int, *, base: int) -> Header | None:
     return Header(Kind(kind), LogIndex(index), Term(term), Term(prev_term), size, count)
 
 
-_KINDS: Final = frozenset(Kind)
+_KINDS: Final = frozenset(Kind) - {Kind.PLAIN}
 _START: Final = bytes(header_chunk(_BLANK).data)
 _MARK: Final = _START[HEAD.size : HEAD.size + 6]
 
@@ -278,8 +281,10 @@ class Found(NamedTuple):
 
     @property
     def time_ms(self) -> int:
-        """Store time of the header. Raises StoreDamaged."""
-        return store_time_of(_read(self.segment, self.at, HEADER_BYTES), 0)
+        """Store time of the header, or of the first record if it has none. Raises
+        StoreDamaged."""
+        size = min(HEADER_BYTES, self.header.entry_bytes)
+        return store_time_of(_read(self.segment, self.at, size), 0)
 
     @property
     def end(self) -> PhysicalOffset:
@@ -296,13 +301,17 @@ def _read(segment: Segment, at: int, size: int) -> bytes:
 class Entries:
     """Finds entries by index, and iterates over them. Owner: the storage."""
 
-    __slots__ = ("_log", "_places")
+    __slots__ = ("_log", "_places", "_plain")
 
-    def __init__(self, log: CommitLog, places: Places) -> None:
+    def __init__(self, log: CommitLog, places: Places, plain: PlainEntries) -> None:
         self._log = log
         self._places = places
+        self._plain = plain
 
     def find(self, index: LogIndex) -> Found:
+        row = self._plain.find(index)
+        if row is not None:
+            return self.at(row.place)
         known, place = self._places.at_or_before(index)
         found = self.at(place)
         while known < index:
@@ -324,6 +333,9 @@ class Entries:
         if segment is None:
             return None
         at = place - segment.start
+        if place < self._plain.end:
+            row = self._plain.at(place)
+            return None if row is None else Found(_plain_header(row), segment, at, place)
         try:
             data = segment.read(at, min(at + HEADER_BYTES, self._log.file_bytes))
         except OSError:
@@ -332,7 +344,8 @@ class Entries:
         return None if header is None else Found(header, segment, at, place)
 
     def next(self, found: Found) -> Found:
-        return self.at(self.behind(found))
+        row = self._plain.find(LogIndex(found.header.index + 1))
+        return self.at(self.behind(found) if row is None else row.place)
 
     def behind(self, found: Found) -> PhysicalOffset:
         """Return where the next entry starts, or will start."""
@@ -342,3 +355,7 @@ class Entries:
             if magic == MAGIC_BLANK:
                 return PhysicalOffset(found.end + room)
         return found.end
+
+
+def _plain_header(row: PlainRow) -> Header:
+    return Header(Kind.PLAIN, row.index, row.term, row.term, row.size, 0)

@@ -3,7 +3,11 @@
     state    term, vote and doubt: two slots of 512 bytes, at 0 and 4096, written in turn
     commit   how much of the log was recently known to be committed; a hint, never synced
     marks    positions of entries in the log, so that a start need not read all of it; a hint
+    plain    entries from before the log belonged to a group; see `raft_prefix.py`
     group    JSON: the name of the group, of this member, and its memberships by index
+
+While a log is converted, `group` has the name `group.draft`: the directory belongs to a group from
+the moment the file is renamed.
 
 A slot or hint:
 
@@ -50,7 +54,7 @@ log: Final = logging.getLogger("tianzhou.raft")
 DIRECTORY: Final = "raft"
 SLOT_BYTES: Final = 512
 SLOTS: Final = (0, 4096)
-_SIZES: Final = {"state": 8192, "commit": 8192, "marks": 0}
+_SIZES: Final = {"state": 8192, "commit": 8192, "marks": 0, "plain": 0}
 """Of new files."""
 _HEAD: Final = struct.Struct(">II")
 _FIELDS: Final = struct.Struct(">qqqq")
@@ -118,18 +122,17 @@ def first_group(name: str, member: str, members: Members) -> GroupState:
 class RaftFiles:
     """Owner: the broker loop; `save` alone may be called by a thread, one call at a time."""
 
-    def __init__(self, files: Files, root: str) -> None:
+    def __init__(self, files: Files, root: str, *, is_draft: bool = False) -> None:
         self._files = files
         self.directory = f"{root}/{DIRECTORY}"
-        self._state: File | None = None
-        self._commit: File | None = None
-        self._marks: File | None = None
+        self._group = "group.draft" if is_draft else "group"
+        self._opened: dict[str, File] = {}
         self._sequence = 0
 
     @property
     def is_new(self) -> bool:
         """Whether this directory never belonged to a group."""
-        return not self._files.exists(self._path("group"))
+        return not self._files.exists(self._path(self._group))
 
     def create(self, group: GroupState, state: HardState) -> None:
         """Create the files of a member that starts for the first time. The group is written last:
@@ -143,9 +146,7 @@ class RaftFiles:
         self.save_group(group)
 
     def _open(self) -> None:
-        self._state = self._files.open(self._path("state"))
-        self._commit = self._files.open(self._path("commit"))
-        self._marks = self._files.open(self._path("marks"))
+        self._opened = {name: self._files.open(self._path(name)) for name in _SIZES}
 
     def load(self) -> HardState | None:
         """Return the latest state; None if it, and with it a granted vote, may be lost."""
@@ -153,8 +154,8 @@ class RaftFiles:
             if not self._files.exists(self._path(name)):
                 self._files.create(self._path(name), size).close()
         self._open()
-        assert self._state is not None
-        written = [data for at in SLOTS if any(data := self._state.pread(at, SLOT_BYTES))]
+        file = self._opened["state"]
+        written = [data for at in SLOTS if any(data := file.pread(at, SLOT_BYTES))]
         slots = [slot for data in written if (slot := decode_slot(data)) is not None]
         if slots:
             self._sequence = max(slots).sequence
@@ -167,28 +168,30 @@ class RaftFiles:
 
     def save(self, state: HardState) -> None:
         """Write the state; when this returns it survives a crash."""
-        assert self._state is not None
         self._sequence += 1
         slot = Slot(self._sequence, state.term, state.doubt, state.vote)
-        self._state.pwrite(SLOTS[self._sequence % 2], encode_slot(slot))
-        self._state.sync()
+        file = self._opened["state"]
+        file.pwrite(SLOTS[self._sequence % 2], encode_slot(slot))
+        file.sync()
 
     # How much is committed
 
     def note_commit(self, index: LogIndex, end: PhysicalOffset) -> None:
         """Record the committed index and its physical end. Survives the process."""
-        assert self._commit is not None
-        self._commit.pwrite(0, encode_slot(Slot(0, index, end, "")))
+        self._opened["commit"].pwrite(0, encode_slot(Slot(0, index, end, "")))
 
     def committed(self) -> tuple[LogIndex, PhysicalOffset]:
-        assert self._commit is not None
-        slot = decode_slot(self._commit.pread(0, SLOT_BYTES)) or Slot(0, 0, 0, "")
+        data = self._opened["commit"].pread(0, SLOT_BYTES)
+        slot = decode_slot(data) or Slot(0, 0, 0, "")
         return LogIndex(slot.term), PhysicalOffset(slot.doubt)
 
     @property
     def marks_file(self) -> File:
-        assert self._marks is not None
-        return self._marks
+        return self._opened["marks"]
+
+    @property
+    def plain_file(self) -> File:
+        return self._opened["plain"]
 
     # The group
 
@@ -203,7 +206,7 @@ class RaftFiles:
             "ranks": group.ranks,
             "damaged": group.damaged,
         }
-        path = self._path("group")
+        path = self._path(self._group)
         with creating(self._files, f"{path}.tmp", 0) as file:
             file.pwrite(0, json.dumps(value, indent=2).encode())
             file.sync()
@@ -212,7 +215,7 @@ class RaftFiles:
         self._files.sync_dir(self.directory)
 
     def load_group(self) -> GroupState:
-        path = self._path("group")
+        path = self._path(self._group)
         file = self._files.open(path)
         try:
             data = file.pread(0, file.size())
@@ -237,13 +240,40 @@ class RaftFiles:
                 "the member is then repaired by the others of its group",
             ) from error
 
+    # Converting a log
+
+    def begin_draft(self, group: GroupState, state: HardState) -> None:
+        """Begin or resume the conversion of a log. The entries that an earlier attempt listed are
+        kept; marks are not, because the log may have changed since."""
+        make_lasting_dirs(self._files, self.directory)
+        for name, size in _SIZES.items():
+            if name != "plain" or not self._files.exists(self._path(name)):
+                self._files.create(self._path(name), size).close()
+        self._open()
+        self.save(state)
+        self.save_group(group)
+
+    def finish_draft(self) -> None:
+        """From now on the directory belongs to the group. Everything in it must be durable."""
+        self._files.rename(self._path(self._group), self._path("group"))
+        self._files.sync_dir(self.directory)
+        self._group = "group"
+
     def close(self) -> None:
-        for file in (self._state, self._commit, self._marks):
-            if file is not None:
-                file.close()
+        for file in self._opened.values():
+            file.close()
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
+
+
+def membership_of(directory: str, files: Files) -> tuple[str, NodeId] | None:
+    """The group and the member of a directory; None if it belongs to no group."""
+    raft = RaftFiles(files, directory)
+    if raft.is_new:
+        return None
+    group = raft.load_group()
+    return group.name, group.member
 
 
 def new_doubt() -> int:

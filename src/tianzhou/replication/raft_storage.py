@@ -2,27 +2,22 @@
 
 Where possible the log is written before the node requests it: a leader appends its clients' chunks
 at once, because only then are their positions known. The node then waits for the disk.
-
-`open_member` recovers the directory of a member before it takes part in its group.
 """
 
-import logging
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from tianzhou.base.clock import Clock
-from tianzhou.base.errors import UsageError
-from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.raft import membership
-from tianzhou.raft.membership import MemberHistory, Members
+from tianzhou.raft.membership import MemberHistory
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
 from tianzhou.raft.ready import Begin, HardState, Saved
 from tianzhou.raft.terms import Terms
 from tianzhou.record.chunk import RecordChunk, join
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import BLANK, MAGIC_BLANK
-from tianzhou.replication import raft_entry
+from tianzhou.replication import raft_entry, raft_prefix
 from tianzhou.replication.raft_entry import (
     HEADER_BYTES,
     Entries,
@@ -31,32 +26,40 @@ from tianzhou.replication.raft_entry import (
     Places,
     header_chunk,
 )
-from tianzhou.replication.raft_settings import RaftSettings, check, text_of
+from tianzhou.replication.raft_prefix import PlainEntries
 from tianzhou.replication.raft_state import (
     GroupState,
     Mark,
     Marks,
     RaftFiles,
     Spacing,
-    first_group,
-    new_doubt,
 )
 from tianzhou.store.commit_log import Appended, LogSpan
-from tianzhou.store.config import StoreConfig
-from tianzhou.store.consume_queue import MISSING
+from tianzhou.store.consume_queue import MISSING, Queues
 from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import DiskFull, StoreDamaged
-from tianzhou.store.files import Files
-from tianzhou.store.layout import paths_of
-from tianzhou.store.preflight import examine
+from tianzhou.store.protocols import ReplicaLog
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.store import MessageStore
 
-log: Final = logging.getLogger("tianzhou.raft")
-
 _SPACING: Final = Spacing()
+_CHECKED: Final = (Kind.CHUNK, Kind.PLAIN)
 ENTRY_BYTES_MAX: Final = 4 << 20
 """A larger chunk is split into several entries, so that followers receive it in parts."""
+
+
+class GroupLog(ReplicaLog, Protocol):
+    """What the log of a group needs from a store."""
+
+    queues: Queues
+
+    def append(self, chunk: RecordChunk) -> Appended:
+        """See `LogAppender`."""
+        ...
+
+    def min_offset(self, key: QueueKey) -> QueueOffset:
+        """See `QueueReader`."""
+        ...
 
 
 class RaftStorage:
@@ -67,7 +70,7 @@ class RaftStorage:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: GroupLog,
         files: RaftFiles,
         *,
         sound_end: PhysicalOffset = NOWHERE,
@@ -81,7 +84,8 @@ class RaftStorage:
         self._files = files
         self.group: GroupState = files.load_group()
         self._places = Places()
-        self._entries = Entries(store.log, self._places)
+        self._plain = PlainEntries(files.plain_file)
+        self._entries = Entries(store.log, self._places, self._plain)
         self._marks = Marks(files.marks_file, spacing.step_bytes)
         self.terms = Terms(self.group.start, (), self.group.start.index)
         self.members = MemberHistory(self.group.members[:1])
@@ -119,10 +123,15 @@ class RaftStorage:
     def _decode(self, found: Found) -> Entry:
         """Read an entry. Raises StoreDamaged if the bytes on disk are not those that were
         written."""
-        entry = raft_entry.decode(found.header, found.data, 0)
-        if entry.kind is Kind.CHUNK and found.place < self._store.log.hot_from:
+        header, data, place = found.header, found.data, found.place
+        if header.kind is Kind.PLAIN:
+            entry, records = raft_prefix.encode(header.index, header.term, place, data), data
+        else:
+            entry, place = raft_entry.decode(header, data, 0), PhysicalOffset(place + HEADER_BYTES)
+            records = entry.data
+        if entry.kind in _CHECKED and found.place < self._store.log.hot_from:
             try:
-                raft_entry.check_chunk(entry.data, found.place + HEADER_BYTES)
+                raft_entry.check_chunk(records, place)
             except ValueError as error:
                 raise StoreDamaged(
                     self._store.log.directory, str(error), offset=found.place
@@ -164,6 +173,7 @@ class RaftStorage:
         self._begin_behind(group.start)
         sound_end, is_lost = min(log.end, sound_end), False
         place = self._resume(sound_end, PhysicalOffset(sound_end - walk_bytes))
+        place = self._pass_plain(place, sound_end)
         while place + HEADER_BYTES <= sound_end:
             found = self._entries.maybe_at(place)
             if found is None:
@@ -173,7 +183,7 @@ class RaftStorage:
             header = found.header
             if found.end > sound_end:
                 break  # the entry is incomplete, so it was never acknowledged
-            if not len(self._places):
+            if place == log.min_offset:
                 self._begin_behind(Start(LogIndex(header.index - 1), header.prev_term))
             if header.index != self.last + 1 or header.prev_term != self.terms.last_term:
                 raise StoreDamaged(
@@ -214,6 +224,18 @@ class RaftStorage:
         self._end, self._time_ms = found.end, found.time_ms
         return self._entries.behind(found)
 
+    def _pass_plain(self, place: PhysicalOffset, sound_end: PhysicalOffset) -> PhysicalOffset:
+        """Pass the entries without headers that start here; returns where to continue the scan."""
+        self._plain.keep_until(sound_end)
+        first, last = self._plain.at(place), self._plain.last
+        if first is None or last is None:
+            return place
+        self._begin_behind(Start(LogIndex(first.index - 1), first.term))
+        self.terms.extend(last.index, last.term)
+        found = self._entries.at(last.place)
+        self._end, self._time_ms = found.end, found.time_ms
+        return self._entries.behind(found)
+
     def _is_there(self, mark: Mark, sound_end: PhysicalOffset) -> bool:
         found = self._entries.maybe_at(mark.place)
         if found is None or found.end > sound_end:
@@ -251,8 +273,11 @@ class RaftStorage:
 
     def _note(self, found: Found, time_ms: int) -> None:
         header = found.header
-        self._pass(header, found.place)
         self._end, self._time_ms = found.end, time_ms
+        if header.kind is Kind.PLAIN:
+            self.terms.extend(header.index, header.term)  # `raft/plain` has their positions
+            return
+        self._pass(header, found.place)
         self._marks.note(Mark(header.index, found.place, header.term, header.kind))
 
     # Writing
@@ -262,7 +287,7 @@ class RaftStorage:
     ) -> Appended:
         """Write a leader's chunk as one entry or several; returns where the records are. Each entry
         is proposed once it is in the log, so that log and node agree even if there is no room for
-        the next entry. Raises the same errors as `MessageStore.append`."""
+        the next entry. Raises the same errors as `LogAppender.append`."""
         spans: list[LogSpan] = []
         offsets: list[int] = []
         first = 0
@@ -319,10 +344,14 @@ class RaftStorage:
                 continue
             if entry.index <= self.last:
                 self.cut(entry.index)
-            self._write(entry)
+            if entry.kind is Kind.PLAIN:
+                self._write_plain(entry)
+            else:
+                self._write(entry)
         last = entries[-1].index
         if self.last > last:
             self.cut(LogIndex(last + 1))
+        self._plain.sync()
         return self.end_of(last)
 
     def _write(self, entry: Entry) -> None:
@@ -343,15 +372,34 @@ class RaftStorage:
         if entry.kind is Kind.MEMBERS:
             self._save_members()
 
+    def _write_plain(self, entry: Entry) -> None:
+        place, records = raft_prefix.decode(entry)
+        raft_entry.check_chunk(records, place)
+        log = self._store.log
+        if log.end > self._end and place < log.end:
+            self._drop_rest()
+        if place > log.end and not place % log.file_bytes:
+            self._fill_file()
+        if place != log.end:
+            raise ValueError(f"entry {entry.index} is for {place}, and the log ends at {log.end}")
+        self._store.append_raw(place, records)
+        self._plain.append(raft_prefix.row_of(entry.index, entry.term, place, records))
+        found = self._entries.at(place)
+        self._note(found, found.time_ms)
+
     def _make_room(self, size: int) -> PhysicalOffset:
         """Return the position of the next entry: in this file, or in the next one if it does not
         fit."""
         log = self._store.log
         if log.end == self._end and not self._fits(size):
-            room = log.file_bytes - log.end % log.file_bytes
-            blank = BLANK.pack(room, MAGIC_BLANK).ljust(room, b"\0")
-            self._store.append_between(blank, timestamp=self._time_ms)
+            self._fill_file()
         return log.end
+
+    def _fill_file(self) -> None:
+        log = self._store.log
+        room = log.file_bytes - log.end % log.file_bytes
+        blank = BLANK.pack(room, MAGIC_BLANK).ljust(room, b"\0")
+        self._store.append_between(blank, timestamp=self._time_ms)
 
     def _fits(self, size: int) -> bool:
         """Whether an entry is in the same file as its predecessor; all members follow this rule."""
@@ -364,6 +412,7 @@ class RaftStorage:
         self._time_ms = self._time_of(LogIndex(first - 1))
         self._store.truncate(self._end)
         self._places.cut(first)
+        self._plain.cut(first)
         self._marks.cut(first)
         self.terms.cut(first)
         if self.members.cut(first):
@@ -372,6 +421,7 @@ class RaftStorage:
     def begin(self, begin: Begin) -> None:
         """Discard everything, and restart where the leader's log starts."""
         place, ranks = raft_entry.decode_mark(begin.mark)
+        self._plain.cut(LogIndex(0))
         self.group = self.group._replace(
             members=((begin.start.index, begin.members),),
             start=begin.start,
@@ -418,9 +468,6 @@ def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
     )
 
 
-# Starting a member
-
-
 class Opened(NamedTuple):
     """The recovered state of a member."""
 
@@ -428,71 +475,3 @@ class Opened(NamedTuple):
     storage: RaftStorage
     files: RaftFiles
     state: HardState
-
-
-def open_member(
-    settings: RaftSettings, disk: Files, root: str, config: StoreConfig, *, clock: Clock
-) -> Opened:
-    """Recover the directory of a member. A member that may have lost data is in doubt from now on,
-    and its log ends before the damage."""
-    peers = check(settings)
-    files = RaftFiles(disk, root)
-    is_new = files.is_new
-    state: HardState | None = HardState(doubt=0 if settings.raft_new else new_doubt())
-    if is_new:
-        paths = paths_of(root, config)
-        examine(disk, paths, config, clock.now_ms())  # before anything is written there
-        if disk.list(paths.commit_log):
-            raise UsageError(
-                f"{root} holds messages of a broker without a group; give the member an empty "
-                "directory, and let a pipeline or a consumer copy what is needed"
-            )
-        members = Members(frozenset(peers), addresses=text_of(peers))
-        files.create(first_group(settings.raft_group, settings.raft_id, members), state)
-        if state.doubt:
-            log.warning(
-                "raft.empty",
-                extra={
-                    "remedy": "the others repair this member, unless the "
-                    "group is new: then start all of its members with --raft-new"
-                },
-            )
-    else:
-        state = files.load()
-    visible = files.committed()[1]
-    store = MessageStore(disk, root, config, clock, visible=visible, is_repaired=True)
-    damage = [PhysicalOffset(found.start) for found in store.recovered.damage]
-    noted = files.load_group().damaged
-    damage += [PhysicalOffset(noted)] if noted >= 0 else []
-
-    def doubt(place: PhysicalOffset) -> None:
-        """Record the doubt before anything is truncated: a crash must not make the member lose the
-        fact that it lost data."""
-        nonlocal state
-        state = (state or HardState())._replace(doubt=new_doubt())
-        files.save(state)
-        log.error("raft.in_doubt", extra={"place": place, "remedy": "the others repair it"})
-
-    if state is None or damage:
-        doubt(min(damage, default=PhysicalOffset(0)))
-    storage = RaftStorage(
-        store,
-        files,
-        sound_end=min(damage, default=NOWHERE),
-        # A relaxed group accepts such a loss; in doubt, none of its members could be elected.
-        on_loss=(lambda _: None) if settings.raft_relaxed else doubt,
-    )
-    assert state is not None, "a state that cannot be loaded is in doubt"
-    group = storage.group
-    if (group.name, group.member) != (settings.raft_group, settings.raft_id):
-        raise UsageError(
-            f"{root} belongs to {group.member} of group {group.name}, not to "
-            f"{settings.raft_id} of {settings.raft_group}"
-        )
-    return Opened(store, storage, files, _not_before(state, storage))
-
-
-def _not_before(state: HardState, storage: RaftStorage) -> HardState:
-    """Raise the term of a lost state to that of the log."""
-    term = storage.terms.last_term
-    return state if state.term >= term else state._replace(term=term, vote="")

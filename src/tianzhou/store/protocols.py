@@ -1,4 +1,4 @@
-"""What users of a store depend on, in three parts. `MessageStore` satisfies all of them.
+"""What users of a store depend on, in parts. `MessageStore` satisfies all of them.
 
 A part of the broker that only reads takes a `QueueReader`, one that stores messages a
 `LogAppender`; replication copies bytes between logs through a `ReplicaLog`.
@@ -10,8 +10,19 @@ from typing import Protocol
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.store.commit_log import Appended, CommitLog
+from tianzhou.store.files import Files
+from tianzhou.store.layout import Paths
 from tianzhou.store.read import ReadLimit, ReadResult
 from tianzhou.store.search import Boundary
+
+
+class StorePlace(Protocol):
+    """Where a store is, for those who keep a table of their own beside its tables."""
+
+    @property
+    def files(self) -> Files: ...
+    @property
+    def paths(self) -> Paths: ...
 
 
 class QueueReader(Protocol):

@@ -13,8 +13,8 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.record.message import decode_all
 from tianzhou.replication.raft_group import RaftGroup
+from tianzhou.replication.raft_member import open_member
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.replication.raft_storage import open_member
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.files import RealFile, RealFiles, Usage
 from tianzhou.store.read import ReadLimit

@@ -14,8 +14,9 @@ from tianzhou.raft.ready import Begin, HardState
 from tianzhou.record.message import decode_all
 from tianzhou.replication import raft_entry
 from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
+from tianzhou.replication.raft_member import open_member
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.replication.raft_storage import Opened, RaftStorage, open_member
+from tianzhou.replication.raft_storage import Opened, RaftStorage
 from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.verify import Directory

@@ -14,6 +14,7 @@ import click
 
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.session import Teller, telling
+from tianzhou.admin.commands.store_conversion import import_, to_raft
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 
@@ -27,7 +28,7 @@ directory = click.argument(
 
 @click.group()
 def store() -> None:
-    """Inspect, verify and rebuild a store directory (no broker may run on it)."""
+    """Inspect, verify, rebuild and convert a store directory (no broker may run on it)."""
 
 
 @store.command()
@@ -127,6 +128,10 @@ def acknowledge(teller: Teller, directory: Path) -> None:
         lambda: {"acknowledged": [msgspec.structs.asdict(one) for one in closed]},
         lambda _: store_view.acknowledged([one.text for one in closed]),
     )
+
+
+store.add_command(to_raft)
+store.add_command(import_)
 
 
 @contextmanager

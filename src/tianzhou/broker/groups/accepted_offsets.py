@@ -19,7 +19,7 @@ import msgspec
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.groups.offset_resets import OffsetResets
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import StorePlace
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
 
@@ -34,7 +34,7 @@ Rows = dict[str, dict[int, int]]
 """By `topic@group` and queue."""
 
 
-def accepted_table(store: MessageStore) -> Table[ConsumerOffsetTable]:
+def accepted_table(store: StorePlace) -> Table[ConsumerOffsetTable]:
     path = f"{store.paths.tables}/acceptedOffset.json"
     empty, needs = ConsumerOffsetTable(), ("offsetTable",)
     return Table(store.files, path, decode_consumer_offsets, empty, needs=needs)

@@ -31,11 +31,12 @@ from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, records
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
-from tianzhou.record.chunk import Entry
+from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.replication.durability import Outcome
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
+from tianzhou.store.tables import Tables as StoredTables
 from tianzhou.wire.names import SYSTEM_PREFIX
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
 
@@ -51,6 +52,7 @@ CHANGES_MAX: Final = 64
 """All tables are written after this many changes: a start reads no more records than that."""
 _BATCH: Final = ReadLimit(count=64, size=1 << 24)
 _ONE: Final = ReadLimit(count=1)
+_NO_HOST: Final = bytes(8)
 
 Rows = dict[str, Any]
 """A table by its keys. None: the row was deleted."""
@@ -78,8 +80,8 @@ class Tables:
             "topics": dict(self._topics.all()),
             "groups": dict(self._groups.all()),
             "forbidden": {name: dict(row) for name, row in self._groups.forbidden.items()},
-            "resets": _texts(self._offsets.resets.rows()),
-            "offsets": _texts(self._offsets.table().offset_table),
+            "resets": numbered_texts(self._offsets.resets.rows()),
+            "offsets": numbered_texts(self._offsets.table().offset_table),
             "delays": {str(level): offset for level, offset in delays.items()},
             "timers": {"progress": self._timers.progress()},
         }
@@ -332,7 +334,7 @@ class RaftMetadata:
     def _write(
         self, rows: dict[str, Rows], *, is_whole: bool, now: dict[str, Rows] | None = None
     ) -> Appended | None:
-        body = zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
+        body = encode_tables(rows, is_whole=is_whole)
         try:
             put = self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
         except RequestRejected as refused:
@@ -347,7 +349,12 @@ class RaftMetadata:
         return put
 
 
-def _texts(rows: Numbered) -> Rows:
+def encode_tables(rows: dict[str, Rows], *, is_whole: bool) -> bytes:
+    """Return the body of a record."""
+    return zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
+
+
+def numbered_texts(rows: Mapping[str, Mapping[int, int]]) -> Rows:
     """Rows with queue ids as text, because keys of JSON objects are."""
     return {key: {str(number): value for number, value in row.items()} for key, row in rows.items()}
 
@@ -371,3 +378,22 @@ def _decode(stored: Stored) -> tuple[bool, dict[str, Rows]] | None:
     except (zlib.error, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         log.warning("raft.metadata_unreadable", extra={"offset": offset, "reason": str(error)})
         return None
+
+
+def first_tables(tables: StoredTables, timers: TimerProgress, *, now_ms: int) -> RecordChunk:
+    """Return the first record with all tables of a group, from the tables that a broker without a
+    group has saved: a member that leads adopts what is committed in its log."""
+    groups, offsets = tables.groups.load(), tables.consumer_offsets.load()
+    delays = tables.delay_offsets.load().offset_table
+    resets = {} if offsets.tz_resets is msgspec.UNSET else offsets.tz_resets
+    rows: dict[str, Rows] = {
+        "topics": dict(tables.topics.load().topic_config_table),
+        "groups": dict(groups.subscription_group_table),
+        "forbidden": dict(groups.forbidden_table),
+        "resets": numbered_texts(resets),
+        "offsets": numbered_texts(offsets.offset_table),
+        "delays": {str(level): offset for level, offset in delays.items()},
+        "timers": {"progress": timers},
+    }
+    entry = Entry(QUEUE, encode_tables(rows, is_whole=True), born_timestamp=now_ms)
+    return build([entry], store_host=_NO_HOST, record_crc=True)

@@ -12,7 +12,7 @@ A restart therefore reads from `low` on, and skips messages before `scanned` tha
 
 import msgspec
 
-from tianzhou.store.store import MessageStore
+from tianzhou.store.protocols import StorePlace
 from tianzhou.store.tables import Table
 from tianzhou.wire.fastjson import BodyReader
 
@@ -25,7 +25,7 @@ class TimerProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     roll_ms: int = 0
 
 
-def progress_table(store: MessageStore) -> Table[TimerProgress]:
+def progress_table(store: StorePlace) -> Table[TimerProgress]:
     path = f"{store.paths.tables}/timerProgress.json"
     needs = ("low", "scanned", "moment")
     return Table(store.files, path, BodyReader(TimerProgress).read, TimerProgress(), needs=needs)
