@@ -1,7 +1,9 @@
 """The pages of operators: their commands work, and do what the pages say."""
 
 import shlex
+import shutil
 import subprocess
+import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 import yaml
 
-from docs.pages import Page
+from docs.pages import ROOT, Page
 from docs.terminal import Terminal
 
 SEND = "tianzhou produce orders --count 20 --size 100"
@@ -73,7 +75,7 @@ def background(terminal: Terminal, line: str) -> Generator[None]:
 def test_disk_upgrade_and_tuning_page_commands_work(tmp_path: Path) -> None:
     """Disk, tuning and upgrading; what looks into a store comes when the broker has stopped."""
     status, store = page("disk").blocks("sh")
-    drain, java = page("upgrade").blocks("sh")
+    drain, java, ledger = page("upgrade").blocks("sh")
     bench, change = page("tuning").blocks("sh")
     with Terminal(tmp_path) as terminal:
         terminal.type("tianzhou up")
@@ -85,6 +87,13 @@ def test_disk_upgrade_and_tuning_page_commands_work(tmp_path: Path) -> None:
         terminal.stop_servers()
         assert "orders" in terminal.play(java)
         assert '"sound": true' in terminal.play(store)
+        shutil.rmtree(tmp_path / "tianzhou-data")
+        with tarfile.open(ROOT / "tests/golden/samples/java-4.9.7-dledger.tar.gz") as archive:
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(tmp_path)
+        (tmp_path / "store").rename(tmp_path / "java-store")
+        assert "154 messages" in terminal.play(ledger)
+        assert (tmp_path / "n0-data/raft/group").exists()
 
 
 def test_metrics_page_commands_work(tmp_path: Path) -> None:
