@@ -11,9 +11,11 @@ import client_probe
 import client_servers
 import pytest
 from client_build import FIVE, FOUR, build
-from client_probe import ClientProbe, ProbeError
+from client_probe import ARRIVAL_SECONDS_MAX, ClientProbe, ProbeError
 
 from clients.server_process import ServerProcess
+from tianzhou.client.sync import Admin, Message, Producer
+from tianzhou.wire.queues import MessageQueue
 
 ZLIB_FLAG: Final = 0x300
 """The type of compression; the client clears the compression flag when it decompresses."""
@@ -242,6 +244,33 @@ def test_java_lite_pull_consumer_polls_seeks_and_commits(five: ClientProbe) -> N
     five.ask("lite", "lite-2", group="lite", topic="Lite")
     assert [line["body"] for line in five.poll("lite-2", 1)] == ["after"]
     five.stop("lite-2")
+
+
+@pytest.mark.parametrize("version", ["five", "four", "binary"])
+def test_java_consumer_gets_messages_of_new_queues(
+    version: str, server: ServerProcess, request: pytest.FixtureRequest
+) -> None:
+    """A notice about a topic has a field that Java does not know; its client rebalances with the
+    route that it has, and refreshes that every 30 seconds."""
+    probe: ClientProbe = request.getfixturevalue(version)
+    topic, name = f"Growing-{version}", f"growing-{version}"
+    with Admin(nameserver=server.nameserver) as admin:
+        admin.topics.create(topic, queues=2)
+        probe.ask("consumer", name, group=name, topic=topic)
+        with Producer(f"p-{name}", nameserver=server.nameserver) as producer:
+            producer.send(Message(topic, b"before"))
+            probe.wait_events(name)
+            admin.topics.update(topic, read_queues=6, write_queues=6)
+            queues = [
+                MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue_id)
+                for queue in producer.queues(topic)[:1]
+                for queue_id in range(6)
+            ]
+            for queue in queues:
+                producer.send(Message(topic, b"%d" % queue.queue_id), queue=queue)
+        probe.wait_events(name, 7, within_s=2 * ARRIVAL_SECONDS_MAX)
+    assert sorted(probe.bodies(name)) == ["0", "1", "2", "3", "4", "5", "before"]
+    probe.stop(name)
 
 
 @pytest.mark.parametrize("version", ["five", "four"])

@@ -214,4 +214,51 @@ SETTINGS: Final = (
     ),
 )
 
-BUGS: Final = (*CONNECTIONS, *TURNS, *LOG, *SETTINGS)
+_NAMES_IT = "test_notices:test_notice_names_the_topic_whose_queues_or_permission_changed"
+
+NOTICES: Final = (
+    _bug(
+        "a change of a permission is not reported",
+        _NAMES_IT,
+        (_BROKER + "topics.topics:_route", ", topic.perm)", ")"),
+    ),
+    _bug(
+        "readers hear of a change before the NameServers",
+        _NAMES_IT,
+        (
+            _BROKER + "topics.topics:Topics.put",
+            "if not wait:",
+            "self.announce(topic.topic_name for topic in topics)\n        if not wait:",
+        ),
+    ),
+    _bug(
+        "a change during a registration is reported with it",
+        "test_notices:test_notice_of_a_change_during_a_registration_follows_the_next_one",
+        (
+            _BROKER + "topics.topics:Topics.begin_registration",
+            "report(rerouted)",
+            "report(rerouted | self._rerouted)",
+        ),
+    ),
+    _bug(
+        "an update without a change is not reported",
+        "test_notices:test_notice_of_an_update_without_a_change_is_sent",
+        (
+            _BROKER + "topics.admin:AdminTopics._put",
+            "self.topics.announce(topic.topic_name for topic in checked)",
+            "pass",
+        ),
+    ),
+    _bug(
+        "notices are not coalesced",
+        "test_notices:test_notices_of_a_thousand_updates_are_coalesced",
+        (_BROKER + "groups.notices:Notices.tick", "self._next_s = now_s + PAUSE_S", "pass"),
+    ),
+    _bug(
+        "a slave repeats the notices of its master",
+        "test_notices:test_notices_of_topics_are_not_sent_by_a_slave",
+        (_BROKER + "groups.notices:Notices.tick", "if self._role_state.is_master:", "if True:"),
+    ),
+)
+
+BUGS: Final = (*CONNECTIONS, *TURNS, *LOG, *SETTINGS, *NOTICES)

@@ -129,7 +129,7 @@ def build(
         scheduled=later,
         transactions=transaction,
         replica=replicas,
-        observe=observe.build(base, seen, proof=proof, rebalance=group.clients.notify_members),
+        observe=observe.build(base, seen, proof=proof, rebalance=group.notices.members_changed),
     )
     _adopt_settings(slices)
     return slices

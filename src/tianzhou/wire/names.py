@@ -42,6 +42,10 @@ TRANSACTION_GROUP: Final = SYSTEM_GROUP_PREFIX + "TRANS"
 MASTER_ID: Final = 0
 """The broker id of a master; slaves have higher ids."""
 
+CHANGED_TOPICS: Final = "changedTopics"
+"""Header field of NOTIFY_CONSUMER_IDS_CHANGED, Tianzhou's own: topics whose queues or permission
+changed, separated by commas; empty: more than fit. Without it the members of the group changed."""
+
 PERM_INHERIT: Final = 1
 """New topics may be created from this one."""
 PERM_WRITE: Final = 2

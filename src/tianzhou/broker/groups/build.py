@@ -13,6 +13,7 @@ from tianzhou.broker.groups.groups import Filters, Groups, Readers, Sessions
 from tianzhou.broker.groups.heartbeats import Clients
 from tianzhou.broker.groups.lags import LagMetrics, Lags
 from tianzhou.broker.groups.locks import Locks
+from tianzhou.broker.groups.notices import Notices
 from tianzhou.broker.metrics import Metric, Series, gauge, gauges
 from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.topics.topics import Topics
@@ -35,6 +36,7 @@ class GroupTables:
 class GroupSlice:
     tables: GroupTables
     clients: Clients
+    notices: Notices
     slice: Slice
 
 
@@ -60,6 +62,8 @@ def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
     groups, offsets, sessions = tables.groups, tables.offsets, tables.sessions
     host = decode_host(base.writer.form.store_host)
     address = f"{host.address}:{host.port}"
+    notices = Notices(sessions, groups, base.role_state, clock.monotonic_s)
+    topics.announced.append(notices.topics_changed)
     clients = Clients(
         config=config,
         topics=topics,
@@ -67,6 +71,7 @@ def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
         sessions=sessions,
         locks=tables.locks,
         filters=tables.filters,
+        notices=notices,
         clock=clock,
     )
     serves = (
@@ -97,8 +102,8 @@ def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
     adopts = (groups.adopt, clients.adopt, tables.filters.adopt)
     lags = Lags(store, topics, offsets, sessions)
     metrics = (*_metrics(tables), *LagMetrics(lags, clock).declare())
-    contribution = Slice(serves=serves, metrics=metrics, adopts=adopts)
-    return GroupSlice(tables=tables, clients=clients, slice=contribution)
+    contribution = Slice(serves=serves, watches=(notices,), metrics=metrics, adopts=adopts)
+    return GroupSlice(tables=tables, clients=clients, notices=notices, slice=contribution)
 
 
 def _metrics(tables: GroupTables) -> tuple[Metric, ...]:

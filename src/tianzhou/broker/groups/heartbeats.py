@@ -11,6 +11,7 @@ from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.groups import SQL92, Client, Filters, Groups, Sessions
 from tianzhou.broker.groups.locks import Locks
+from tianzhou.broker.groups.notices import Notices
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.rpc import Handler, Peer, Reply, Request, RequestRejected
 from tianzhou.wire import fastjson
@@ -42,6 +43,7 @@ class Clients:
     sessions: Sessions
     locks: Locks
     filters: Filters
+    notices: Notices
     clock: Clock
 
     def handlers(self) -> dict[int, Handler]:
@@ -116,13 +118,7 @@ class Clients:
                 extra={"group": data.group_name, "client": client.client_id},
             )
         if changed and group.notify_consumer_ids_changed_enable:
-            self.notify_members(data.group_name)
-
-    def notify_members(self, group: str) -> None:
-        """Notify all members that the group changed, so that they reassign their queues."""
-        members = self.sessions.consumers.get(group)
-        for peer in list(members.clients) if members else []:
-            peer.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+            self.notices.members_changed(data.group_name)
 
     def remove_client(self, peer: Peer) -> None:
         """Remove a client whose connection closed or that stopped sending heartbeats."""
@@ -134,7 +130,7 @@ class Clients:
         self.sessions.remove(peer)
         for group, client_id in left:
             self.locks.release(group, client_id)
-            self.notify_members(group)
+            self.notices.members_changed(group)
 
     def expire(self) -> None:
         """Remove clients that have sent no heartbeat for too long."""
@@ -154,7 +150,7 @@ class Clients:
         group = asked.consumer_group
         if group and self.sessions.remove_consumer(group, request.peer):
             self.locks.release(group, asked.client_id)
-            self.notify_members(group)
+            self.notices.members_changed(group)
         return Reply()
 
     def consumer_list(self, request: Request) -> Reply:

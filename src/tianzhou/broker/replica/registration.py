@@ -49,6 +49,8 @@ HEAR_S: Final = 2.0
 """How long a promotion waits for NameServers before it, because they know which epochs were used,
 and again after it, so that they learn the new one; and how long a master waits that may have been
 replaced."""
+ANNOUNCE_S: Final = 0.5
+"""How long the readers of a changed topic wait for NameServers that do not respond."""
 RETRY_S: Final = 1.0
 """How often an unreachable NameServer is retried. Clients cannot find the broker meanwhile."""
 
@@ -243,6 +245,7 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self._hearing: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._begin_registration = topics.begin_registration
         topics.changed.append(self._wake.set)
         mode.role_state.changed.append(self._wake.set)
 
@@ -336,7 +339,7 @@ class Registration:
                 # Clear the event before the topics are encoded: a topic created later must set it
                 # again.
                 self._wake.clear()
-                await self.register()
+                await self._register_and_announce()
                 await self._use_free_id()
             except MemoryError:
                 # The next round retries. If this task ended, the NameServers would drop the broker.
@@ -345,6 +348,17 @@ class Registration:
                 log.warning("report.not_saved", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()  # a replaced master must not wait for the next regular round
+
+    async def _register_and_announce(self) -> None:
+        """Register, and report changed topics once the NameServers know them. One that hangs does
+        not delay the report to clients that use another one."""
+        registered = self._begin_registration()
+        late = asyncio.get_running_loop().call_later(ANNOUNCE_S, registered)
+        try:
+            await self.register()
+        finally:
+            late.cancel()
+            registered()
 
     async def _pause(self) -> None:
         """Wait until the interval has passed, a topic changed, or a NameServer lost this broker."""

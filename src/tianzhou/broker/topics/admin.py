@@ -172,6 +172,7 @@ class AdminTopics:
         """Store all topics or none: each is checked before the first is stored."""
         checked = [self._checked(topic) for topic in asked]
         self.topics.put(*checked)
+        self.topics.announce(topic.topic_name for topic in checked)
         for topic in checked:
             log.info(
                 "topic.updated", extra={"topic": topic.topic_name, "peer": request.peer.remote}

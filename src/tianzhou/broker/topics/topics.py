@@ -1,6 +1,6 @@
 """The topics of this broker, with their queues and permissions."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -58,6 +58,10 @@ class Topics:
         self._being_deleted = being_deleted
         self.changed: list[Callable[[], None]] = []
         """Called after every change, to register routes and drop caches."""
+        self.announced: list[Callable[[frozenset[str]], None]] = []
+        """Called with the topics whose routes changed, once the NameServers know the change."""
+        self._rerouted: set[str] = set()
+        """Topics whose queues or permission changed since the last registration began."""
         for topic in _built_in(config, delay_levels):
             self._topics.setdefault(topic.topic_name, topic)
         for name in self._topics:
@@ -97,6 +101,11 @@ class Topics:
                 raise
             if not wait:
                 self._unsaved.update(topic.topic_name for topic in topics)
+            self._rerouted.update(
+                topic.topic_name
+                for topic in topics
+                if _route(before.get(topic.topic_name)) != _route(topic)
+            )
 
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
@@ -141,8 +150,28 @@ class Topics:
         thread writes the table, before any work queued later."""
         if self._topics.pop(name, None) is None:
             return False
+        self._rerouted.add(name)
         self._save(wait=wait)
         return True
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Report these topics to their readers although they did not change here: another broker
+        may have changed, to which no reader is connected yet. Those that did change are reported
+        after the next registration."""
+        unchanged = frozenset(names) - self._rerouted
+        for report in self.announced:
+            report(unchanged)
+
+    def begin_registration(self) -> Callable[[], None]:
+        """Called before the table is encoded for the NameServers. Returns the function to call when
+        they have responded: a client that refreshes its route earlier gets the old one."""
+        rerouted, self._rerouted = frozenset(self._rerouted), set()
+
+        def registered() -> None:
+            for report in self.announced if rerouted else ():
+                report(rerouted)
+
+        return registered
 
     def for_send(self, name: str, template: str, queues_asked: int) -> TopicConfig | None:
         """The topic; a new one is created from the template that the producer names."""
@@ -206,6 +235,11 @@ class Topics:
         save(self.table())
         for notify in self.changed:
             notify()
+
+
+def _route(topic: TopicConfig | None) -> tuple[int, int, int] | None:
+    """What clients learn of a topic."""
+    return topic and (topic.read_queue_nums, topic.write_queue_nums, topic.perm)
 
 
 def _is_name(name: str) -> bool:

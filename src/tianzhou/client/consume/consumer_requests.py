@@ -2,7 +2,7 @@
 
 | code | request |
 | --- | --- |
-| 40 | rebalance: the group has changed |
+| 40 | rebalance: the group has changed, or routes of topics |
 | 220 | continue at other offsets |
 | 221 | return the offsets in memory |
 | 307 | return the state of the consumer |
@@ -33,6 +33,7 @@ from tianzhou.wire._generated_headers_client import (
     ResetClientOffsetRequest,
 )
 from tianzhou.wire.fastjson import encode, object_map
+from tianzhou.wire.names import CHANGED_TOPICS
 from tianzhou.wire.queues import MessageQueue, decode_queue_offsets
 
 _MIB: Final = 1024 * 1024
@@ -76,8 +77,15 @@ class ConsumerRequests:
         for stop in self._stops:
             stop()
 
-    def _changed(self, _request: Request) -> Reply:
-        self._member.balance_soon()
+    def _changed(self, request: Request) -> Reply:
+        """Rebalance. If topics changed, their routes are refreshed first, and the member rebalances
+        when it learns another route."""
+        topics = request.header.ext.get(CHANGED_TOPICS)
+        if topics is None:
+            self._member.balance_soon()
+        else:
+            names = topics.split(",") if topics else self._member.subscriptions
+            self._shared.routes.refresh_soon(names)
         return Reply()
 
     def _reset(self, request: Request) -> Reply:

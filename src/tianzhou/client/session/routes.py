@@ -1,4 +1,5 @@
-"""Routes of topics: requested at first use, refreshed regularly, and watched.
+"""Routes of topics: requested at first use, refreshed regularly and when a broker reports that they
+changed, and watched.
 
 The NameServer is chosen at random, because many clients may start at the same time; the next one is
 used when it does not respond. Host names are resolved for every connection, so a NameServer may
@@ -9,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
@@ -37,6 +38,12 @@ from tianzhou.wire.routes import ClusterTable, TopicRouteData, decode_cluster_ta
 
 log: Final = logging.getLogger("tianzhou.client")
 
+SPREAD_S: Final = 0.1
+"""Clients refresh a route that a broker reports as changed at a random time within this one: all
+clients of a topic hear of the change at the same time. Several brokers that report it within this
+time cause one request."""
+CALM_S: Final = 0.5
+"""Pause after such a refresh, however often brokers report changes."""
 
 OnChange = Callable[[TopicRoute], None]
 
@@ -117,6 +124,9 @@ class Routes:
         self._watchers: dict[str, list[OnChange]] = {}
         self._stale: set[str] = set()
         """Topics whose last refresh failed; each is reported once, until a refresh succeeds."""
+        self._outdated: set[str] = set()
+        """Topics that a broker reported as changed since their last refresh."""
+        self._reported = asyncio.Event()
 
     async def route_for_sending(self, topic: str) -> TopicRoute:
         """Return the known route, or the NameServer's; a topic that brokers may create gets the
@@ -211,12 +221,45 @@ class Routes:
         data = (await self._nameservers.cluster_table()).broker_addr_table.get(broker_name)
         return data.broker_addrs.get(broker_id) if data else None
 
+    def refresh_soon(self, topics: Iterable[str]) -> None:
+        """Refresh routes that a broker reports as changed; topics that are not in use are
+        ignored."""
+        self._outdated |= self._in_use().intersection(topics)
+        if self._outdated:
+            self._reported.set()
+
+    async def keep_fresh(self, interval_s: float) -> None:
+        """Refresh all routes regularly, and those of `refresh_soon` soon, until cancelled."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + interval_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await self._reported.wait()
+            if loop.time() >= due_s:
+                await self.refresh_all()
+                due_s = loop.time() + interval_s
+                continue
+            await asyncio.sleep(random.uniform(SPREAD_S / 2, SPREAD_S))
+            self._reported.clear()
+            outdated, self._outdated = self._outdated, set()
+            # A response that is under way may have been sent before the change.
+            under_way = [task for topic, task in self._refreshing.items() if topic in outdated]
+            if under_way:
+                await asyncio.wait(under_way)
+            await self._refresh_each(outdated)
+            await asyncio.sleep(CALM_S)
+
     async def refresh_all(self) -> None:
-        """Refresh all routes. A route that cannot be refreshed is kept: an old one is better than
-        none."""
-        topics = self._routes.keys() | {
-            topic for topic, watchers in self._watchers.items() if watchers
-        }
+        """Refresh the routes of all topics in use."""
+        await self._refresh_each(self._in_use())
+
+    def _in_use(self) -> set[str]:
+        watched = {topic for topic, watchers in self._watchers.items() if watchers}
+        return watched | self._routes.keys()
+
+    async def _refresh_each(self, topics: Iterable[str]) -> None:
+        """Refresh routes. One that cannot be refreshed is kept: an old one is better than none."""
         for topic in sorted(topics):
             try:
                 await self.refresh(topic)

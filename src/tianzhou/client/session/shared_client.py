@@ -67,7 +67,7 @@ class SharedClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self._broken: BaseException | None = None
-        self._run(self._poll_routes())
+        self._run(self.routes.keep_fresh(options.route_interval_s))
         self._run(self._keep_beating())
 
     @property
@@ -254,11 +254,6 @@ class SharedClient:
     def now_ms(self) -> int:
         """Return the wall-clock time, which messages carry."""
         return time.time_ns() // 1_000_000
-
-    async def _poll_routes(self) -> None:
-        while True:
-            await asyncio.sleep(self.options.route_interval_s)
-            await self.routes.refresh_all()
 
     async def _keep_beating(self) -> None:
         while True:
