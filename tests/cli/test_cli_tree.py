@@ -56,6 +56,7 @@ broker acknowledge
 broker drain --undo
 doctor --observe 0
 bench --count 10
+topic spread orders
 topic shrink orders -q 1
 topic delete orders -y
 """

@@ -1,11 +1,13 @@
 """Changes of a topic's queues and permission: consumers notice at once, without polling routes."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from consuming import Notes, asynchronous, consuming, numbers, send, send_to, until
 
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.aio.admin import Admin
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.options import ClientOptions
@@ -20,6 +22,11 @@ NEVER_S = 3_600.0
 UNPOLLED = ClientOptions(route_interval_s=NEVER_S)
 """Routes are refreshed only when a broker reports a change."""
 QUIET: dict[str, Any] = {"client": UNPOLLED, "rebalance_interval_s": NEVER_S}
+
+
+@pytest.fixture
+def other(mq: RunningBroker, mq_factory: Callable[..., RunningBroker]) -> RunningBroker:
+    return mq_factory(nameserver=mq, config=BrokerConfig(name="broker-b"))
 
 
 @pytest.fixture
@@ -100,6 +107,25 @@ async def test_every_member_of_the_group_rebalances_after_a_change(mq: RunningBr
         assert sorted(ids(one) + ids(two)) == queues("broker-a", 8)
         await send(mq, "orders", numbers(40))
         await until(lambda: notes.values == list(range(40)))
+
+
+@asynchronous
+async def test_consumer_notices_a_broker_to_which_a_topic_is_added(
+    mq: RunningBroker, other: RunningBroker
+) -> None:
+    """The consumer is not connected to that broker, so the others notify it."""
+    mq.create_topic("orders", queues=2)
+    notes = Notes()
+    async with (
+        consuming(mq, "g", ALL, notes.take, **QUIET) as consumer,
+        Admin(nameserver=mq.nameserver) as admin,
+    ):
+        await until(lambda: ids(consumer) == queues("broker-a", 2))
+        await admin.topics.update("orders", brokers=["broker-b"], read_queues=3, write_queues=3)
+        new = MessageQueue(topic="orders", broker_name=other.name, queue_id=2)
+        await send_to(mq, new, numbers(1))
+        await until(lambda: notes.values == [0])
+        assert ids(consumer) == queues("broker-a", 2) + queues("broker-b", 3)
 
 
 @asynchronous

@@ -137,6 +137,7 @@ ASKS = {
     "/new-topic": None,
     "/topics/{name}/change": RequestCode.VIEW_TOPIC,
     "/topics/{name}/delete": RequestCode.VIEW_TOPIC,
+    "/topics/{name}/spread": RequestCode.GET_TOPIC_CONFIG,
     "/groups/{name}/reset": RequestCode.VIEW_GROUP,
     "/groups/{name}/switch": RequestCode.VIEW_GROUP,
     "/brokers/{name}/drain": RequestCode.VIEW_BROKER,

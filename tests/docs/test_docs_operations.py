@@ -17,6 +17,8 @@ from docs.pages import ROOT, Page
 from docs.terminal import Terminal
 
 SEND = "tianzhou produce orders --count 20 --size 100"
+FAIR = 20
+"""Of 60 messages on two brokers."""
 READ = "tianzhou consume orders --from earliest --until-end --json"
 
 
@@ -36,6 +38,40 @@ def test_deploy_page_commands_work(tmp_path: Path) -> None:
         (kept,) = tmp_path.rglob("config/brokerName")
         assert kept.read_text().strip() in said, "the one that was started without a name"
         assert (tmp_path / "data-b" / "commitlog").is_dir()
+
+
+@pytest.mark.slow
+def test_scaling_page_commands_give_a_new_broker_its_share(tmp_path: Path) -> None:
+    """What the page claims: after its commands both brokers get messages."""
+    add, choose = page("scaling").blocks("sh")
+    (settings,) = page("scaling").blocks("toml")
+
+    def stored(topic: str) -> dict[str, int]:
+        shown = msgspec.json.decode(terminal.type(f"tianzhou topic show {topic} --json"))
+        found = {row["broker"]: 0 for row in shown["brokers"]}
+        for queue in shown["queues"]:
+            found[queue["broker"]] += queue["messages"]
+        return found
+
+    with Terminal(tmp_path) as terminal:
+        terminal.type("tianzhou nameserver")
+        terminal.type("tianzhou broker --set brokerName=broker-a -n 127.0.0.1:9876 --data data-a")
+        terminal.type("tianzhou topic create orders --queues 4")
+        terminal.save("broker-b.toml", settings)
+        said = terminal.play(add)
+        assert "it has no queue of topic orders" in said
+        assert stored("orders") == {"broker-a": 0, "broker-b": 0}
+        # At a rate each message is a batch of its own.
+        terminal.type("tianzhou produce orders --count 60 --size 100 --rate 60")
+        counts = stored("orders")
+        assert sum(counts.values()) == 60
+        assert min(counts.values()) >= FAIR
+        terminal.play(choose)
+        shown = msgspec.json.decode(terminal.type("tianzhou topic show refunds --json"))
+        assert [
+            (row["broker"], row["read_queues"], row["write_queues"], row["permission"])
+            for row in shown["brokers"]
+        ] == [("broker-a", 8, 4, "r"), ("broker-b", 8, 8, "rw")]
 
 
 @pytest.mark.slow

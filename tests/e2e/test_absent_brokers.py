@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import Said, run_command
+from cli.conftest import run_command
 from clients import server_process
 from clients.server_process import TIANZHOU, ServerProcess
 from clients.waiting import wait_until
+from e2e.broker_cluster import Cluster
 from tianzhou.client.core.findings import findings
 from tianzhou.client.sync import Message, Producer
 from tianzhou.client.sync.admin import Admin
@@ -20,49 +21,6 @@ from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
 
 pytestmark = pytest.mark.slow
-
-
-class Cluster:
-    """A NameServer, and brokers by name. Ends all its processes after the test."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.names = server_process.run(["nameserver", "-p", "0"], directory / "names")
-        self.brokers: dict[str, ServerProcess] = {}
-
-    @property
-    def nameserver(self) -> str:
-        return self.names.nameserver
-
-    def arguments(self, name: str, *more: str) -> list[str]:
-        return [
-            "broker",
-            "-n",
-            self.nameserver,
-            "-p",
-            "0",
-            "--set",
-            f"brokerName={name}",
-            "--set",
-            "registerNameServerPeriod=1000",
-            "--http-port",
-            "0",
-            *more,
-        ]
-
-    def start(self, name: str, *more: str, place: str = "") -> ServerProcess:
-        self._directory.joinpath(place or name).mkdir(exist_ok=True)
-        data = str(self._directory / (place or name) / "data")
-        arguments = [*self.arguments(name, *more), "--data", data]
-        self.brokers[name] = server_process.run(arguments, self._directory / (place or name))
-        return self.brokers[name]
-
-    def tell(self, *arguments: str) -> Said:
-        return run_command(*arguments, "-n", self.nameserver)
-
-    def end(self) -> None:
-        for server in (*self.brokers.values(), self.names):
-            server.end()
 
 
 @pytest.fixture

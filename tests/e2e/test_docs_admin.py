@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| (`.+`) \| (`.+`) \|$", re.MULTILINE)
 def test_examples_of_the_admin_page_work(mq: RunningBroker) -> None:
     """The examples run one after the other, on one broker."""
     examples = PAGE.blocks("python")
-    assert len(examples) == 7
+    assert len(examples) == 8
     for number, code in enumerate(examples, start=1):
         assert NAMESERVER in code
         here = code.replace(NAMESERVER, mq.nameserver)

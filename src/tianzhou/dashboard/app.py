@@ -60,6 +60,7 @@ PAGES: Final[tuple[tuple[str, Page], ...]] = (
     # Forms, which say what will happen before it does.
     ("/new-topic", topics.ask_create),
     ("/topics/{name}/change", topics.ask_change),
+    ("/topics/{name}/spread", topics.ask_spread),
     ("/topics/{name}/delete", topics.ask_delete),
     ("/groups/{name}/reset", groups.ask_reset),
     ("/groups/{name}/switch", groups.ask_switch),
@@ -68,6 +69,7 @@ PAGES: Final[tuple[tuple[str, Page], ...]] = (
 CHANGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/new-topic", topics.create),
     ("/topics/{name}/change", topics.change),
+    ("/topics/{name}/spread", topics.spread),
     ("/topics/{name}/delete", topics.delete),
     ("/groups/{name}/reset", groups.reset),
     ("/groups/{name}/switch", groups.switch),

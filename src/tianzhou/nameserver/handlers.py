@@ -8,7 +8,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from tianzhou.nameserver import administration, registrations
-from tianzhou.nameserver.kv import ORDER_TOPIC_CONFIG
 from tianzhou.nameserver.routes import in_zone
 from tianzhou.nameserver.state import (
     State,
@@ -19,6 +18,7 @@ from tianzhou.nameserver.state import (
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_nameserver import GetRouteRequest, GetTopicsByClusterRequest
+from tianzhou.wire.names import ORDER_TOPIC_CONFIG
 from tianzhou.wire.tables import TopicList
 
 _UNIT: Final = 1

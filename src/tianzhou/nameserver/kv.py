@@ -1,16 +1,13 @@
 """The key-value store of the NameServer: values that administrators set, by namespace and key.
 
 In memory only, as in RocketMQ: after a restart of all NameServers an administrator must set the
-order configuration again. Only the namespace below has a meaning.
+order configuration again. Only the namespace `ORDER_TOPIC_CONFIG` has a meaning.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from tianzhou.nameserver.topics import TableFull
-
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Topic to `broker-a:8;broker-b:8`: how many queues of an ordered topic each broker has."""
 
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Total size of keys and values. A namespace is one response, in which JSON may need more."""

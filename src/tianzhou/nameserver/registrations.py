@@ -6,7 +6,6 @@ from typing import Final
 from tianzhou.nameserver.addresses import checked_address, is_same_host
 from tianzhou.nameserver.brokers import Registration
 from tianzhou.nameserver.checks import checked_name, sound_topics
-from tianzhou.nameserver.kv import ORDER_TOPIC_CONFIG
 from tianzhou.nameserver.routes import Verdict
 from tianzhou.nameserver.state import State, reads_standard_json, reply_with_addresses
 from tianzhou.net.rpc import Reply, Request, RequestRejected
@@ -21,7 +20,7 @@ from tianzhou.wire._generated_headers_nameserver import (
     UnregisterBrokerRequest,
 )
 from tianzhou.wire.fastjson import encode
-from tianzhou.wire.names import MASTER_ID
+from tianzhou.wire.names import MASTER_ID, ORDER_TOPIC_CONFIG
 from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,
     EPOCH,

@@ -42,6 +42,9 @@ TRANSACTION_GROUP: Final = SYSTEM_GROUP_PREFIX + "TRANS"
 MASTER_ID: Final = 0
 """The broker id of a master; slaves have higher ids."""
 
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""Namespace of the NameServers' key-value table. The key is an ordered topic, the value
+`broker-a:8;broker-b:8`: how many queues each broker has. Producers write to these queues only."""
 CHANGED_TOPICS: Final = "changedTopics"
 """Header field of NOTIFY_CONSUMER_IDS_CHANGED, Tianzhou's own: topics whose queues or permission
 changed, separated by commas; empty: more than fit. Without it the members of the group changed."""

@@ -280,4 +280,7 @@ def _complete(names: "Callable[[Admin], list[str]]") -> Callable[..., list[Compl
 
 
 topic_name = click.argument("topic", shell_complete=_complete(lambda admin: admin.topics.all()))
+topic_name_or_all = click.argument(
+    "topic", required=False, shell_complete=_complete(lambda admin: admin.topics.all())
+)
 group_name = click.argument("group", shell_complete=_complete(lambda admin: admin.groups.all()))

@@ -1,4 +1,4 @@
-"""`tianzhou topic`: create, inspect, update, shrink and delete topics."""
+"""`tianzhou topic`: create, inspect, update, spread, shrink and delete topics."""
 
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -8,7 +8,14 @@ import click
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.failures import Failure
-from tianzhou.admin.commands.session import Session, asking, force, topic_name, watched
+from tianzhou.admin.commands.session import (
+    Session,
+    asking,
+    force,
+    topic_name,
+    topic_name_or_all,
+    watched,
+)
 from tianzhou.wire.names import (
     DEAD_LETTER_PREFIX,
     PERM_READ,
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
     from tianzhou.client.core.admin_results import Shrinking
     from tianzhou.client.sync.admin import Admin
+    from tianzhou.wire.tables import TopicConfig
     from tianzhou.wire.view_bodies import GroupRow
 
 PERMISSIONS: Final = {
@@ -34,10 +42,31 @@ PERMISSION_NAMES: Final = {bits: name for name, bits in PERMISSIONS.items()}
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
 LOOK_S: Final = 0.5
 
+read_queues_option = click.option(
+    "--read-queues",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Set the number of queues to read on each broker.",
+)
+write_queues_option = click.option(
+    "--write-queues",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Set the number of queues to write on each broker.",
+)
+permission_option = click.option(
+    "--permission", type=click.Choice([*PERMISSIONS]), help="Set what clients may do."
+)
+reorder_option = click.option(
+    "--reorder",
+    is_flag=True,
+    help="Accept that messages of an ordered topic may be consumed out of order.",
+)
+
 
 @click.group()
 def topic() -> None:
-    """Create, inspect, update, shrink and delete topics."""
+    """Create, inspect, update, spread, shrink and delete topics."""
 
 
 @topic.command("list")
@@ -135,9 +164,7 @@ def _shown(session: Session, name: str) -> dict[str, Any]:
         "brokers": [
             {
                 "broker": broker,
-                "read_queues": config.read_queue_nums,
-                "write_queues": config.write_queue_nums,
-                "permission": PERMISSION_NAMES.get(config.perm & PERM_READ_WRITE, str(config.perm)),
+                **settings_of(config),
                 "order": config.order,
                 "attributes": config.attributes,
             }
@@ -154,6 +181,14 @@ def _shown(session: Session, name: str) -> dict[str, Any]:
             }
             for row in state.queues
         ],
+    }
+
+
+def settings_of(config: "TopicConfig") -> dict[str, Any]:
+    return {
+        "read_queues": config.read_queue_nums,
+        "write_queues": config.write_queue_nums,
+        "permission": PERMISSION_NAMES.get(config.perm & PERM_READ_WRITE, str(config.perm)),
     }
 
 
@@ -205,6 +240,9 @@ def _view(found: dict[str, Any]) -> "RenderableType":
     metavar="COUNT",
     help="Create COUNT queues on each broker.",
 )
+@read_queues_option
+@write_queues_option
+@permission_option
 @click.option(
     "-b",
     "--broker",
@@ -226,60 +264,147 @@ def create(
     *,
     topic: str,
     queues: int,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str | None,
     brokers: tuple[str, ...],
     order: bool,
     message_type: str | None,
 ) -> None:
-    """Create a topic. Clients can use it as soon as the command returns."""
+    """Create a topic. Clients can use it as soon as the command returns.
+
+    --read-queues and --write-queues override --queues.
+    """
     if topic in session.admin.topics.all(internal=True):
         raise Failure(f"topic {topic} exists; change it with `tianzhou topic update {topic}`")
     session.admin.topics.create(
-        topic, queues=queues, brokers=brokers or None, order=order, message_type=message_type
+        topic,
+        queues=queues,
+        read_queues=read_queues,
+        write_queues=write_queues,
+        permission=PERMISSIONS[permission or "rw"],
+        brokers=brokers or None,
+        order=order,
+        message_type=message_type,
     )
-    places = sorted(session.admin.topics.show(topic).configs)
-    facts = {"topic": topic, "queues": queues, "brokers": places}
-    session.done(facts, f"topic {topic} has {queues} queues on {', '.join(places)}")
+    configs = session.admin.topics.show(topic).configs
+    places = sorted(configs)
+    facts: dict[str, Any] = {"topic": topic, "queues": write_queues or queues, "brokers": places}
+    if read_queues or write_queues or permission:
+        facts |= settings_of(configs[places[0]])
+    session.done(
+        facts, f"topic {topic} has {settings_text(configs[places[0]])} on {', '.join(places)}"
+    )
+
+
+def settings_text(config: "TopicConfig") -> str:
+    """The queues of a topic on one broker, and its permission unless it is the usual one."""
+    read, write = config.read_queue_nums, config.write_queue_nums
+    queues = f"{write} queues" if read == write else f"{read} queues to read, {write} to write"
+    permission = settings_of(config)["permission"]
+    return queues if permission == "rw" else f"{queues}, permission {permission}"
 
 
 @topic.command()
 @topic_name
 @click.option(
-    "--read-queues",
-    type=click.IntRange(1),
-    metavar="COUNT",
-    help="Set the number of queues to read.",
+    "-b",
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME",
+    help="Update it only on this broker, or add it there; repeatable.",
 )
-@click.option(
-    "--write-queues",
-    type=click.IntRange(1),
-    metavar="COUNT",
-    help="Set the number of queues to write.",
-)
-@click.option("--permission", type=click.Choice([*PERMISSIONS]), help="Set what clients may do.")
+@read_queues_option
+@write_queues_option
+@permission_option
 @click.option("--order/--no-order", default=None, help="Mark its messages as ordered or not.")
+@reorder_option
 @asking
 def update(
     session: Session,
     *,
     topic: str,
+    brokers: tuple[str, ...],
     read_queues: int | None,
     write_queues: int | None,
     permission: str | None,
     order: bool | None,
+    reorder: bool,
 ) -> None:
-    """Update settings of a topic on every broker that has it."""
-    if read_queues is write_queues is permission is order is None:
+    """Update settings of a topic on every broker that has it, or on chosen brokers.
+
+    With --broker, a broker that does not have the topic gets it, with the settings that it has
+    elsewhere unless other options are given. Connected consumers notice within a second.
+    """
+    if not brokers and read_queues is write_queues is permission is order is None:
         raise click.UsageError(
-            "nothing to change; pass --read-queues, --write-queues, --permission or --order"
+            "nothing to change; pass --read-queues, --write-queues, --permission, --order or "
+            "--broker"
         )
     session.admin.topics.update(
         topic,
+        brokers=brokers or None,
         read_queues=read_queues,
         write_queues=write_queues,
         order=order,
         permission=None if permission is None else PERMISSIONS[permission],
+        allow_reorder=reorder,
     )
-    session.done(_shown(session, topic), f"topic {topic} updated")
+    where = f" on {', '.join(brokers)}" if brokers else ""
+    session.done(_shown(session, topic), f"topic {topic} updated{where}")
+
+
+@topic.command()
+@topic_name_or_all
+@click.option("--all", "all_topics", is_flag=True, help="Spread all topics except ordered ones.")
+@reorder_option
+@click.option("--dry-run", is_flag=True, help="Show the plan without changing anything.")
+@force
+@asking
+def spread(
+    session: Session,
+    *,
+    topic: str | None,
+    all_topics: bool,
+    reorder: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Put a topic on every broker of its cluster, so that a new broker gets its share.
+
+    Shows a plan first. A broker that has the topic keeps its settings; the others get those of the
+    broker with the most queues, and the groups that read the topic. Producers use a new broker
+    within 30 seconds, consumers within one. Safe to run again.
+    """
+    from tianzhou.admin.commands import topic_plan
+    from tianzhou.client.core.replays import REPLAY_TOPIC
+
+    if (topic is None) != all_topics:
+        raise click.UsageError("pass the name of a topic, or --all")
+    topics = session.admin.topics
+    names = [name for name in topics.all() if name != REPLAY_TOPIC] if topic is None else [topic]
+    plans = [topics.spread(name, dry_run=True) for name in names]
+    ordered = [plan.topic for plan in plans if plan.is_ordered and not plan.is_complete]
+    left_out = ordered if all_topics and not reorder else []
+    plans = [plan for plan in plans if plan.topic not in left_out]
+    wanted = [plan.topic for plan in plans if not plan.is_complete]
+    if not session.as_json:
+        output.show(topic_plan.view(plans, left_out))
+    if wanted and not dry_run:
+        if reorder or not set(ordered).intersection(wanted):
+            session.confirm(f"Spread {', '.join(wanted)}?", yes=yes)
+        for name in wanted:
+            topics.spread(name, allow_reorder=reorder)
+    if session.as_json:
+        facts = {
+            "dry_run": dry_run,
+            "left_out": left_out,
+            "topics": [*map(topic_plan.facts, plans)],
+        }
+        output.echo_json(facts)
+    elif wanted and not dry_run:
+        click.echo(output.plain(f"spread {', '.join(wanted)}"))
 
 
 @topic.command()

@@ -14,7 +14,7 @@ from tianzhou.admin.doctor.reach import (
     nameserver_findings,
     probe_brokers,
 )
-from tianzhou.admin.doctor.routes import topic_findings
+from tianzhou.admin.doctor.routes import placement_findings, topic_findings
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core import findings as core
 from tianzhou.client.core.admin_results import BrokerStatus
@@ -87,6 +87,9 @@ def _examine(
     topics |= {topic for look in looks for topic in look.queues}
     for topic in sorted(topics):
         yield from topic_findings(admin, topic, reached, configs)
+    clusters = {place.name: place.cluster for place in places if place.name in reached}
+    if len(clusters) > 1:
+        yield from placement_findings(admin, clusters, only=complaint.topic)
     known = {finding.name: finding for finding in seen if finding.about == "group"}
     yield from _group_lines(admin, complaint, looks, known)
 

@@ -1,15 +1,17 @@
-"""Diagnose a topic that cannot be found, written or read."""
+"""Diagnose a topic that cannot be found, written or read, or that some brokers lack."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from tianzhou.admin.doctor.findings import Finding, fine, problem
+from tianzhou.admin.doctor.findings import Finding, fine, problem, warning
 from tianzhou.base.errors import TianzhouError
+from tianzhou.client.core.findings import LISTED_MAX
+from tianzhou.client.core.replays import REPLAY_TOPIC
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.names import PERM_READ, PERM_WRITE
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX
 from tianzhou.wire.tables import TopicConfig
 
 if TYPE_CHECKING:
@@ -31,6 +33,41 @@ def topic_findings(
     if not found:
         count = len(state.queues)
         yield fine(about, f"{count} queues on {', '.join(state.configs)}, {state.count} messages")
+
+
+def placement_findings(
+    admin: "Admin", clusters: Mapping[str, str], *, only: str | None
+) -> Iterable[Finding]:
+    """Brokers without a queue of a topic that other brokers of their cluster have: a broker that
+    was added gets no messages before its topics are spread. `clusters` has the cluster of each
+    broker, `only` the topic that the user asks about. RocketMQ's brokers have no such view."""
+    _, views = admin.views.topics()
+    held = {
+        broker: {
+            row.name
+            for row in view.topics
+            if not row.is_system
+            and row.name != REPLAY_TOPIC
+            and not row.name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        }
+        for broker, view in views.found.items()
+        if broker in clusters
+    }
+    for broker, mine in sorted(held.items()):
+        others = (held[other] for other in held if clusters[other] == clusters[broker])
+        lacking = sorted(set[str]().union(*others) - mine)
+        if only is not None:
+            lacking = [topic for topic in lacking if topic == only]
+        if lacking:
+            said = f"it has no queue of {_listed(lacking)}, so it gets none of their messages"
+            name = lacking[0] if len(lacking) == 1 else "--all"
+            yield warning(f"broker {broker}", said, f"tianzhou topic spread {name}")
+
+
+def _listed(topics: list[str]) -> str:
+    more = f" and {len(topics) - LISTED_MAX} more" if len(topics) > LISTED_MAX else ""
+    word = "topic" if len(topics) == 1 else f"{len(topics)} topics:"
+    return f"{word} {', '.join(topics[:LISTED_MAX])}{more}"
 
 
 def _settings(topic: str, broker: str, config: TopicConfig) -> Iterable[Finding]:

@@ -1,16 +1,24 @@
-"""Topics: list, inspect, create, update, shrink and delete them."""
+"""Topics: list, inspect, create, update, spread, shrink and delete them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.admin.calls import AdminCalls
-from tianzhou.client.core.admin_results import Shrinking, TopicQueue, TopicState
+from tianzhou.client.core.admin_results import (
+    Placement,
+    Shrinking,
+    Spread,
+    TopicQueue,
+    TopicState,
+)
+from tianzhou.client.core.routing import MASTER, ordered_queues
 from tianzhou.client.errors import ClientError, NoRoute, RequestCodeNotSupported, TopicNotFound
 from tianzhou.record.names import checked_topic
+from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import (
     CreateTopicRequest,
@@ -18,12 +26,23 @@ from tianzhou.wire._generated_headers_admin import (
     GetTopicConfigRequest,
     TopicRequest,
 )
-from tianzhou.wire._generated_headers_nameserver import DeleteTopicInNameserverRequest
+from tianzhou.wire._generated_headers_nameserver import (
+    DeleteTopicInNameserverRequest,
+    PutKvConfigRequest,
+)
 from tianzhou.wire.admin_bodies import decode_group_list
-from tianzhou.wire.names import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
+from tianzhou.wire.names import (
+    DEAD_LETTER_PREFIX,
+    DEFAULT_TOPIC,
+    ORDER_TOPIC_CONFIG,
+    PERM_READ_WRITE,
+    RETRY_PREFIX,
+)
 from tianzhou.wire.queues import decode_consume_stats, decode_topic_stats
 from tianzhou.wire.tables import (
+    SubscriptionGroupConfig,
     TopicConfig,
+    decode_group_table,
     decode_topic_config,
     decode_topic_list,
     decode_topic_table,
@@ -32,10 +51,12 @@ from tianzhou.wire.tables import (
 ROUTE_S: Final = 5.0
 """How long the route of a new topic may take to appear; brokers register a new topic at once."""
 _ROUTE_POLL_S: Final = 0.02
+FIFO: Final = "FIFO"
+"""The value of the attribute `message.type` that marks a topic as ordered."""
 
 
 class Topics:
-    """Topics: list, inspect, create, update, shrink and delete them (`admin.topics`).
+    """Topics: list, inspect, create, update, spread, shrink and delete them (`admin.topics`).
 
         await admin.topics.create("orders", queues=8)
         print((await admin.topics.show("orders")).groups)
@@ -105,24 +126,34 @@ class Topics:
         name: str,
         *,
         queues: int = 8,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int = PERM_READ_WRITE,
         brokers: Iterable[str] | None = None,
         order: bool = False,
         message_type: str | None = None,
     ) -> None:
         """Create a topic on all brokers, or on those named; an existing topic is updated.
 
-        Clients can use the topic when this returns. `order` marks a topic for ordered messages.
-        `message_type` is NORMAL, FIFO, DELAY, TRANSACTION or MIXED; None leaves it unspecified.
+        Clients can use the topic when this returns. `read_queues` and `write_queues` override
+        `queues`. `permission` is the sum of 4 (read) and 2 (write). `order` marks a topic for
+        ordered messages. `message_type` is NORMAL, FIFO, DELAY, TRANSACTION or MIXED; None leaves
+        it unspecified.
 
         Raises UsageError for an invalid name or fewer than one queue, BrokerNotFound, and NoRoute
         if the name server does not know the topic after a few seconds.
         """
-        if queues < 1:
-            raise UsageError(f"topic {name} can't have {queues} queues; give at least 1")
+        reads = queues if read_queues is None else read_queues
+        writes = queues if write_queues is None else write_queues
+        if min(reads, writes) < 1:
+            raise UsageError(
+                f"topic {name} can't have {min(reads, writes)} queues; give at least 1"
+            )
         topic = TopicConfig(
             topic_name=checked_topic(name),
-            read_queue_nums=queues,
-            write_queue_nums=queues,
+            read_queue_nums=reads,
+            write_queue_nums=writes,
+            perm=permission,
             order=order,
             attributes={"+message.type": message_type} if message_type else {},
         )
@@ -134,15 +165,21 @@ class Topics:
         self,
         name: str,
         *,
+        brokers: Iterable[str] | None = None,
         read_queues: int | None = None,
         write_queues: int | None = None,
         permission: int | None = None,
         order: bool | None = None,
+        allow_reorder: bool = False,
     ) -> None:
-        """Change the given settings on every broker that has the topic.
+        """Change the given settings on every broker that has the topic, or on those named.
 
-        `permission` is the sum of 4 (read) and 2 (write). With fewer read queues, the messages of
-        the others are not consumed: see `shrink`. Raises TopicNotFound.
+        A named broker that does not have the topic gets it, as `spread` does it. `permission` is
+        the sum of 4 (read) and 2 (write). With fewer read queues, the messages of the others are
+        not consumed: see `shrink`.
+
+        Raises TopicNotFound, BrokerNotFound, and UsageError if an ordered topic would get another
+        broker without `allow_reorder`.
         """
         asked = {
             "read_queue_nums": read_queues,
@@ -152,9 +189,140 @@ class Topics:
         }
         given = {field: value for field, value in asked.items() if value is not None}
         masters = await self._calls.masters_of(name)
-        for broker, topic in (await self._configs(name, masters)).items():
-            changed = msgspec.structs.replace(topic, attributes={}, **given)
+        configs = await self._configs(name, masters)
+        wanted = masters if brokers is None else await self._calls.masters(brokers)
+        new = {broker: address for broker, address in wanted.items() if broker not in configs}
+        if new and not allow_reorder and await self._is_ordered(name, configs):
+            raise _reordering(name, new)
+        for broker in wanted.keys() & configs.keys():
+            changed = msgspec.structs.replace(configs[broker], attributes={}, **given)
             await self._put(changed, {broker: masters[broker]})
+        if new:
+            model = msgspec.structs.replace(_model(name, configs), **given)
+            await self._add(model, new, {b: masters[b] for b in configs})
+            await self._list_in_order(name, dict.fromkeys(new, model))
+
+    async def spread(
+        self, name: str, *, allow_reorder: bool = False, dry_run: bool = False
+    ) -> Spread:
+        """Put a topic on every broker of its cluster; return the plan. Repeat it at will.
+
+        A broker that has the topic keeps its settings; others get those of the broker with the most
+        queues, and the groups of the topic with their settings. Consumers notice at once, producers
+        within 30 seconds. With `dry_run` nothing changes.
+
+        With more queues, sharding keys move to other queues, so that messages of one key may be
+        consumed out of order until the older ones are consumed. Raises UsageError for an ordered
+        topic without `allow_reorder`, and TopicNotFound.
+
+            plan = await admin.topics.spread("orders", dry_run=True)
+            print(plan.added, plan.groups)
+        """
+        masters = await self._calls.masters_of(name)
+        configs = await self._configs(name, masters)
+        places = await self._calls.places()
+        clusters = {place.cluster for place in places if place.name in configs}
+        model = _model(name, configs)
+        placements = tuple(
+            Placement(
+                place.name,
+                configs.get(place.name),
+                configs.get(place.name, model if MASTER in place.addresses else None),
+            )
+            for place in places
+            if place.cluster in clusters and place.name not in self._calls.left_out
+        )
+        addresses = {place.name: place.addresses.get(MASTER, "") for place in places}
+        new = {place.broker: addresses[place.broker] for place in placements if place.is_new}
+        old = {broker: masters[broker] for broker in configs}
+        then = {place.broker: place.then for place in placements if place.then is not None}
+        conf = await self._order_conf(name)
+        plan = Spread(
+            name,
+            placements,
+            groups=tuple(sorted(await self._missing_groups(name, old, new))),
+            is_ordered=await self._is_ordered(name, configs),
+            unlisted=tuple(sorted(then.keys() - conf.keys())) if conf else (),
+        )
+        if dry_run or plan.is_complete:
+            return plan
+        if plan.is_ordered and not allow_reorder:
+            raise _reordering(name, plan.added or plan.unlisted)
+        if new:
+            await self._add(model, new, old)
+        await self._list_in_order(name, then)
+        return plan
+
+    async def _add(self, topic: TopicConfig, new: dict[str, str], old: dict[str, str]) -> None:
+        """Put a topic on brokers that do not have it. Arguments are addresses by broker name."""
+        name = topic.topic_name
+        for group, lacking in (await self._missing_groups(name, old, new)).items():
+            # Otherwise the first heartbeat would create the group with default settings.
+            configs = await self._calls.group_configs(group, old)
+            await self._put_group(next(iter(configs.values())), {b: new[b] for b in lacking})
+        added = {f"+{key}": value for key, value in topic.attributes.items()}
+        await self._put(msgspec.structs.replace(topic, attributes=added), new)
+        await self._wait_for_route(name, new.keys() | old.keys())
+        # Consumers are not connected to the new brokers yet. An update, even without a change,
+        # makes the other brokers notify them.
+        for broker, config in (await self._configs(name, old)).items():
+            await self._put(msgspec.structs.replace(config, attributes={}), {broker: old[broker]})
+
+    async def _missing_groups(
+        self, name: str, old: dict[str, str], new: dict[str, str]
+    ) -> dict[str, list[str]]:
+        """Return the groups that read the topic and that some new broker lacks, with those
+        brokers."""
+        if not new:
+            return {}
+        fields = TopicRequest(topic=name)
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        readers = await self._calls.ask_each(old, code, fields)
+        groups = {
+            group for body in readers.values() for group in decode_group_list(body).group_list
+        }
+        bodies = await self._calls.ask_each(old | new, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        held = {
+            broker: decode_group_table(body).subscription_group_table.keys()
+            for broker, body in bodies.items()
+        }
+        known = {group for group in groups if any(group in held[broker] for broker in old)}
+        lacking = {group: [b for b in new if group not in held[b]] for group in known}
+        return {group: brokers for group, brokers in lacking.items() if brokers}
+
+    async def _put_group(self, group: SubscriptionGroupConfig, masters: dict[str, str]) -> None:
+        added = {f"+{key}": value for key, value in group.attributes.items()}
+        body = fastjson.encode(msgspec.structs.replace(group, attributes=added))
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._calls.ask_each(masters, code, body=body)
+
+    # Order
+
+    async def _is_ordered(self, name: str, configs: Mapping[str, TopicConfig]) -> bool:
+        return any(
+            config.order or config.attributes.get("message.type") == FIFO
+            for config in configs.values()
+        ) or bool(await self._order_conf(name))
+
+    async def _order_conf(self, name: str) -> dict[str, int]:
+        """Return how many queues of the topic the NameServers list for each broker; empty if its
+        producers use all queues."""
+        route = await self._calls.shared.nameservers.route(name)
+        text = route.order_topic_conf
+        return dict(ordered_queues(text)) if text is not msgspec.UNSET and text else {}
+
+    async def _list_in_order(self, name: str, configs: Mapping[str, TopicConfig]) -> None:
+        """Add brokers to the order configuration, if the topic has one."""
+        conf = await self._order_conf(name)
+        missing = {b: c.write_queue_nums for b, c in configs.items() if b not in conf}
+        if not conf or not missing:
+            return
+        value = ";".join(f"{broker}:{count}" for broker, count in sorted((conf | missing).items()))
+        fields = PutKvConfigRequest(namespace=ORDER_TOPIC_CONFIG, key=name, value=value)
+        servers = {address: address for address in self._calls.shared.nameservers.addresses}
+        await self._calls.ask_each(servers, RequestCode.PUT_KV_CONFIG, fields)
+
+    # Requests
 
     async def _put(self, topic: TopicConfig, masters: dict[str, str]) -> None:
         fields = CreateTopicRequest(
@@ -170,12 +338,12 @@ class Topics:
         )
         await self._calls.ask_each(masters, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
-    async def _wait_for_route(self, name: str, brokers: set[str]) -> None:
+    async def _wait_for_route(self, name: str, brokers: Collection[str]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ROUTE_S
         while True:
             try:
-                if brokers <= (await self._calls.route(name)).brokers.keys():
+                if set(brokers) <= (await self._calls.route(name)).brokers.keys():
                     return
             except TopicNotFound:
                 pass
@@ -186,11 +354,14 @@ class Topics:
                 )
             await asyncio.sleep(_ROUTE_POLL_S)
 
-    async def shrink(self, name: str, *, queues: int) -> Shrinking:
+    async def shrink(
+        self, name: str, *, queues: int, brokers: Collection[str] | None = None
+    ) -> Shrinking:
         """Reduce the number of queues without losing a message; call it until `is_done`.
 
         The first call stops writes to the removed queues. They stay readable until every group has
-        consumed them. Raises UsageError for fewer than one queue, and TopicNotFound.
+        consumed them. It applies to all brokers that have the topic, or to those named. Raises
+        UsageError for fewer than one queue, and TopicNotFound.
 
             while not (await admin.topics.shrink("orders", queues=4)).is_done:
                 await asyncio.sleep(5)
@@ -198,6 +369,8 @@ class Topics:
         if queues < 1:
             raise UsageError(f"topic {name} can't have {queues} queues; delete it instead")
         masters = await self._calls.masters_of(name)
+        if brokers is not None:
+            masters = {broker: masters[broker] for broker in masters if broker in brokers}
         configs = await self._configs(name, masters)
         for broker, topic in configs.items():
             if topic.write_queue_nums > queues:
@@ -259,3 +432,21 @@ class Topics:
             if loop.time() > deadline:
                 raise ClientError(f"topic {name} was deleted, but the name server still has it")
             await asyncio.sleep(_ROUTE_POLL_S)
+
+
+def _model(name: str, configs: Mapping[str, TopicConfig]) -> TopicConfig:
+    """Return the settings for brokers without the topic: those of the broker with the most queues.
+    Raises NoRoute."""
+    if not configs:
+        raise NoRoute(f"no broker that has topic {name} has a master now; start one of them first")
+    queues = {broker: (c.write_queue_nums, c.read_queue_nums) for broker, c in configs.items()}
+    return configs[max(sorted(queues), key=lambda broker: queues[broker])]
+
+
+def _reordering(name: str, brokers: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"topic {name} is ordered: with queues on {', '.join(brokers)} its keys move to other "
+        "queues, and messages of one key may be consumed out of order until the older ones are "
+        "consumed; stop its producers and wait until its groups have no lag, then allow it with "
+        "--reorder (allow_reorder=True in Python)"
+    )

@@ -114,6 +114,47 @@ class Shrinking:
         return not self.unread
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A topic on one broker, before and after it is spread."""
+
+    broker: str
+    now: TopicConfig | None
+    """None: the broker does not have the topic."""
+    then: TopicConfig | None
+    """None: the broker has no master now, so it cannot get the topic."""
+
+    @property
+    def is_new(self) -> bool:
+        return self.now is None and self.then is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Spreading a topic over the brokers of its cluster: the plan, and afterwards what was done."""
+
+    topic: str
+    placements: tuple[Placement, ...]
+    """One for each broker of the cluster, by name."""
+    groups: tuple[str, ...] = ()
+    """Groups of the topic that new brokers lack. They are created there with the same settings."""
+    is_ordered: bool = False
+    """Whether more queues may change the order in which messages of one key are consumed."""
+    unlisted: tuple[str, ...] = ()
+    """Brokers that are missing in the order configuration of the NameServers, so that producers of
+    ordered messages do not use them."""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The brokers that get the topic."""
+        return tuple(place.broker for place in self.placements if place.is_new)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.added and not self.unlisted
+
+
 # Groups and offsets
 
 

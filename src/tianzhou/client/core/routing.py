@@ -82,7 +82,7 @@ def _writable(
     brokers: Mapping[str, Mapping[int, str]],
 ) -> list[tuple[str, int]]:
     if data.order_topic_conf is not msgspec.UNSET and data.order_topic_conf:
-        return _order_conf(data.order_topic_conf)
+        return ordered_queues(data.order_topic_conf)
     return [
         (queue.broker_name, queue.write_queue_nums)
         for queue in queue_datas
@@ -90,7 +90,7 @@ def _writable(
     ]
 
 
-def _order_conf(text: str) -> list[tuple[str, int]]:
+def ordered_queues(text: str) -> list[tuple[str, int]]:
     """Parse `broker-a:8;broker-b:8`: the queues of an ordered topic stay the same while a broker is
     down. Invalid parts, on which Java's clients would fail, are skipped."""
     found: list[tuple[str, int]] = []

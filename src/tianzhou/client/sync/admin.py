@@ -79,6 +79,7 @@ class Topics(Noun[topics.Topics]):
     show = blocking(topics.Topics.show)
     create = blocking(topics.Topics.create)
     update = blocking(topics.Topics.update)
+    spread = blocking(topics.Topics.spread)
     shrink = blocking(topics.Topics.shrink)
     delete = blocking(topics.Topics.delete)
 

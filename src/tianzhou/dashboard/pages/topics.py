@@ -1,4 +1,4 @@
-"""Topics: the list, one topic, and creating, changing and deleting one."""
+"""Topics: the list, one topic, and creating, changing, spreading and deleting one."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,16 +10,18 @@ from starlette.responses import Response
 from tianzhou.base.errors import UsageError
 from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.listing import ROWS, listing
-from tianzhou.dashboard.page_context import PageContext, field_of
+from tianzhou.dashboard.page_context import PageContext, field_of, form_of
 from tianzhou.dashboard.render import rate_text, segment
 from tianzhou.wire.names import PERM_READ, PERM_READ_WRITE, PERM_WRITE
-from tianzhou.wire.view_bodies import ReaderView, TopicRow
+from tianzhou.wire.tables import TopicConfig
+from tianzhou.wire.view_bodies import ReaderView, TopicRow, TopicView
 
 QUEUES_MAX: Final = 1024
 PERMISSIONS: Final = {
     PERM_READ_WRITE: "read and write",
     PERM_READ: "read only",
     PERM_WRITE: "write only",
+    0: "none",
 }
 _SORTS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
     "in": lambda row: row.put_per_second,
@@ -108,19 +110,19 @@ def _readers(rows: Any) -> list[dict[str, Any]]:
 
 
 async def ask_create(context: PageContext, request: Request) -> Response:
-    brokers = await (await context.admin()).brokers.all()
+    places = await (await context.admin()).brokers.all()
     return context.show(
         request,
         "topic_form.html",
         nav="topics",
         title="New topic",
         name=None,
-        brokers=brokers,
+        brokers={place.name: True for place in places},
         queues=8,
+        read_queues=None,
         permission=PERM_READ_WRITE,
         permissions=PERMISSIONS,
         readers=0,
-        count=0,
     )
 
 
@@ -130,53 +132,123 @@ async def create(context: PageContext, request: Request) -> Response:
     known = {row.name for row in (await admin.views.topics())[0]}
     if name in known:
         raise UsageError(f"there is a topic {name} already; open it to change it")
-    await admin.topics.create(name, queues=queues, order=field_of(request, "order") == "1")
+    await admin.topics.create(
+        name,
+        queues=queues,
+        read_queues=_read_queues(request),
+        permission=_permission(request),
+        brokers=form_of(request).get("broker"),
+        order=field_of(request, "order") == "1",
+    )
     return context.done(f"/topics/{segment(name)}", f"Topic {name} exists, with {queues} queues.")
 
 
 async def ask_change(context: PageContext, request: Request) -> Response:
-    name = request.path_params["name"]
-    looked = await (await context.admin()).views.topic(name)
-    look = next(iter(looked.found.values()))
+    """The settings of one broker, or of the first one if the change is for all."""
+    name, broker = request.path_params["name"], request.query_params.get("broker", "")
+    admin = await context.admin()
+    looked = await admin.views.topic(name)
+    places = await admin.brokers.all()
+    config = _config_at(looked.found, broker)
     return context.show(
         request,
         "topic_form.html",
         nav="topics",
         title=f"Change {name}",
         name=name,
-        brokers=list(looked.found),
-        queues=look.config.write_queue_nums,
-        permission=look.config.perm & PERM_READ_WRITE,
+        broker=broker,
+        brokers={place.name: place.name in looked.found for place in places},
+        queues=config.write_queue_nums,
+        read_queues=_other_number(config),
+        permission=config.perm & PERM_READ_WRITE,
         permissions=PERMISSIONS,
         readers=sum(1 for one in looked.found.values() for _ in one.readers),
-        count=0,
     )
 
 
+def _other_number(config: TopicConfig) -> int | None:
+    """The number of queues to read, if it is not that of queues to write."""
+    reads = config.read_queue_nums
+    return reads if reads != config.write_queue_nums else None
+
+
+def _config_at(views: Mapping[str, TopicView], broker: str) -> TopicConfig:
+    return (views.get(broker) or next(iter(views.values()))).config
+
+
 async def change(context: PageContext, request: Request) -> Response:
-    name, queues = request.path_params["name"], _queues(request, "queues")
-    permission = field_of(request, "permission", "6")
-    if permission not in {str(bits) for bits in PERMISSIONS}:
-        raise UsageError(
-            f"permission {permission!r} must be one of {', '.join(PERMISSIONS.values())}"
-        )
+    name, writes = request.path_params["name"], _queues(request, "queues")
+    permission, broker = _permission(request), field_of(request, "broker")
+    reads = _read_queues(request) or writes
     admin = await context.admin()
-    look = next(iter((await admin.views.topic(name)).found.values()))
-    before = look.config.write_queue_nums
-    said = f"Topic {name} is changed."
-    if queues < before:
-        shrinking = await admin.topics.shrink(name, queues=queues)
+    views = (await admin.views.topic(name)).found
+    wanted = [broker] if broker else list(views)
+    configs = [views[place].config for place in wanted if place in views]
+    said = f"Topic {name} is changed{f' on {broker}' if broker else ''}."
+    if reads == writes and any(_most(config) > writes for config in configs):
+        shrinking = await admin.topics.shrink(name, queues=writes, brokers=wanted)
         if not shrinking.is_done:
             left = ", ".join(f"{group}: {count:,}" for group, count in shrinking.unread.items())
             said = (
                 f"Nothing is written to the last queues any more. They stay readable until all "
-                f"groups have read them ({left}); then change it once more."
+                f"groups have read them ({left}); then change it once more, without a number to "
+                "read."
             )
-    elif queues > before:
-        await admin.topics.update(name, read_queues=queues, write_queues=queues)
-    if int(permission) != look.config.perm & PERM_READ_WRITE:
-        await admin.topics.update(name, permission=int(permission))
+        await admin.topics.update(name, brokers=wanted, permission=permission)
+    else:
+        await admin.topics.update(
+            name, brokers=wanted, read_queues=reads, write_queues=writes, permission=permission
+        )
     return context.done(f"/topics/{segment(name)}", said)
+
+
+def _most(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
+
+
+async def ask_spread(context: PageContext, request: Request) -> Response:
+    name = request.path_params["name"]
+    plan = await (await context.admin()).topics.spread(name, dry_run=True)
+    facts = [
+        f"{place.broker} has no master now; spread the topic again when it has one."
+        if place.then is None
+        else f"{place.broker} gets {_queues_text(place.then)}; now it has none."
+        if place.now is None
+        else f"{place.broker} keeps {_queues_text(place.now)}."
+        for place in plan.placements
+    ]
+    if plan.groups:
+        facts.append(f"New brokers also get these groups: {', '.join(plan.groups)}.")
+    if plan.is_complete:
+        facts.append("There is nothing to do.")
+    elif plan.is_ordered:
+        facts.append(
+            "The topic is ordered: its keys move to other queues, and messages of one key may be "
+            "consumed out of order until the older ones are consumed. Stop its producers first."
+        )
+    else:
+        facts.append("Consumers notice within a second, producers within 30 seconds.")
+    return context.show(
+        request,
+        "confirm.html",
+        nav="topics",
+        title=f"Spread {name}",
+        facts=facts,
+        action=f"/topics/{segment(name)}/spread",
+        back=f"/topics/{segment(name)}",
+        button="" if plan.is_complete else f"Spread {name}",
+        danger=plan.is_ordered,
+        typed=name if plan.is_ordered and not plan.is_complete else "",
+        fields={},
+    )
+
+
+async def spread(context: PageContext, request: Request) -> Response:
+    name = request.path_params["name"]
+    is_accepted = field_of(request, "typed") == name
+    plan = await (await context.admin()).topics.spread(name, allow_reorder=is_accepted)
+    where = ", ".join(place.broker for place in plan.placements if place.then is not None)
+    return context.done(f"/topics/{segment(name)}", f"Topic {name} has queues on {where}.")
 
 
 async def ask_delete(context: PageContext, request: Request) -> Response:
@@ -214,6 +286,23 @@ async def delete(context: PageContext, request: Request) -> Response:
         raise UsageError(f"topic {name} is the brokers' own; it can't be deleted here")
     await admin.topics.delete(name)
     return context.done("/topics", f"Topic {name} is deleted.")
+
+
+def _queues_text(config: TopicConfig) -> str:
+    reads, writes = config.read_queue_nums, config.write_queue_nums
+    return f"{writes} queues" if reads == writes else f"{reads} queues to read, {writes} to write"
+
+
+def _permission(request: Request) -> int:
+    text = field_of(request, "permission", str(PERM_READ_WRITE))
+    if text not in {str(bits) for bits in PERMISSIONS}:
+        raise UsageError(f"permission {text!r} must be one of {', '.join(PERMISSIONS.values())}")
+    return int(text)
+
+
+def _read_queues(request: Request) -> int | None:
+    """None: as many as are written."""
+    return _queues(request, "read_queues") if field_of(request, "read_queues") else None
 
 
 def _queues(request: Request, name: str) -> int:
