@@ -44,7 +44,7 @@ def groups_at(address: str) -> set[str]:
     return set(decode_group_table(body).subscription_group_table)
 
 
-def where_next(address: str) -> int:
+def where_next(address: str, tags: str = "*") -> int:
     """The broker from which the consumer reads next."""
     fields = PullMessageRequest(
         consumer_group="readers",
@@ -55,12 +55,12 @@ def where_next(address: str) -> int:
         sys_flag=4,
         commit_offset=0,
         suspend_timeout_ms=0,
-        subscription="*",
+        subscription=tags,
         sub_version=0,
     )
     with BlockingPeer(address) as peer:
         answer, body = peer.call(RequestCode.PULL_MESSAGE, fields.to_ext())
-    assert body
+    assert bool(body) == (tags == "*")
     return int(answer.ext["suggestWhichBrokerId"])
 
 
@@ -110,6 +110,7 @@ def test_slave_replicates_topics_groups_and_offsets(tmp_path: Path) -> None:
         # A master that counts everything as old redirects readers to the slave, and that one back.
         until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
         until(lambda: where_next(master.address) == 1, "the master sends readers to the slave")
+        assert where_next(master.address, tags="of-none") == 1  # it passes old messages as well
         assert where_next(slave.address) == 0
         with PullConsumer("readers", nameserver=group.nameserver) as consumer:
             for queue in consumer.queues(TOPIC):

@@ -1,6 +1,6 @@
 """Bugs planted in replication, each with the test that must catch it.
 
-Each lost acknowledged messages, made a group skip some, or counted an unknown peer as a replica.
+Each lost acknowledged messages, made a reader skip some, or counted an unknown peer as a replica.
 """
 
 from typing import Final
@@ -131,4 +131,18 @@ OFFSETS: Final = (
           "if offset > (self.get(group, topic, queue_id) or 0):", "if True:")),
 )  # fmt: skip
 
-BUGS: Final = (*PEERS, *EPOCHS, *GUARANTEES, *OFFSETS)
+_PULLING: Final = "tianzhou.client.core.pulling:"
+
+READING: Final = (
+    _bug("end of a slave taken for the end of the queue",
+         "test_client_pulling:test_end_of_a_slave_is_not_the_end_of_the_queue",
+         (_PULLING + "is_usable", "if at == MASTER:", "if True:")),
+    _bug("messages that only a slave lacks taken for lost",
+         "test_client_pulling:test_gap_in_the_messages_of_a_slave_is_not_a_loss",
+         (_PULLING + "is_usable", "progress == count > 0", "progress > 0")),
+    _bug("slave that failed asked again at once",
+         "test_client_pulling:test_reader_leaves_a_slave_that_failed_for_a_while",
+         (_PULLING + "PullFrom.after_answer", "now_s < self.slaves_after_s", "False")),
+)  # fmt: skip
+
+BUGS: Final = (*PEERS, *EPOCHS, *GUARANTEES, *OFFSETS, *READING)

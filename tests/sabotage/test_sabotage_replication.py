@@ -17,7 +17,7 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the modules of these folders importable by their unique names."""
-    folders = [str(UNIT / name) for name in ("broker", "nameserver", "replication")]
+    folders = [str(UNIT / name) for name in ("broker", "client", "nameserver", "replication")]
     monkeypatch.setattr(sys, "path", [*folders, *sys.path])
 
 

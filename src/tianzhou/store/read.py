@@ -66,6 +66,7 @@ class ReadResult:
         "max_offset",
         "min_offset",
         "next_offset",
+        "reached",
         "size",
         "spans",
         "status",
@@ -85,6 +86,9 @@ class ReadResult:
         self.max_offset = max_offset
         self.count = 0
         self.size = 0
+        self.reached: int | None = None
+        """Log offset of the last message that was examined, whether it matches or not; None if
+        there is none."""
         self.damaged: list[int] = []
         """Log offsets of records that were left out because their checksum fails, something else is
         stored there, or the disk cannot read them."""
@@ -189,6 +193,7 @@ def _read_all(log: CommitLog, queue: ConsumeQueue, result: ReadResult, limit: Re
         units = _within(sizes, limit.size)
         offsets, sizes = offsets[:units], sizes[:units]
         total = sum(sizes)
+    result.reached = offsets[-1]
     first, queue_id = offsets[0], queue.key.queue_id
     # Adjacent records in one file are one read; checking the first and the last suffices.
     if offsets[-1] + sizes[-1] - first == total and min(sizes) >= RECORD_BYTES_MIN:
@@ -246,6 +251,7 @@ def _read_matching(
     # After a limit the next read continues behind the last message, else behind the scan.
     stopped = count == limit.count or count < len(ranks)
     scanned = int(chosen[-1]) + 1 if stopped and count else len(units)
+    result.reached = int(units["offset"][scanned - 1])
     result.next_offset = QueueOffset(start + scanned)
     if not result.count:
         result.status = ReadStatus.NO_MATCHED_MESSAGE

@@ -5,13 +5,20 @@ import pytest
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import queue_key
 from tianzhou.client.core.pulling import (
+    SLAVE_PAUSE_S,
+    PullAnswer,
+    PullFrom,
     PullPlan,
+    PullRetry,
     PullStatus,
+    is_usable,
     read_answer,
     records_of,
+    retry_after,
 )
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import subscribe
+from tianzhou.client.errors import GroupNotExist
 from tianzhou.record import flags
 from tianzhou.record.batch import encode_batch
 from tianzhou.record.chunk import Entry, build, stamp
@@ -82,6 +89,10 @@ def test_pull_plan_without_an_offset_to_commit_clears_the_flag(commit: int | Non
 
 def test_pull_plan_of_a_lite_pull_sets_its_flag() -> None:
     assert plan(lite=True).ext(40)["sysFlag"] == "22"
+
+
+def test_pull_plan_without_suspending_clears_the_flag() -> None:
+    assert plan().ext(40, suspend=False)["sysFlag"] == "4"
 
 
 FIELDS = {"suggestWhichBrokerId": "1", "nextBeginOffset": "42", "minOffset": "2", "maxOffset": "50"}
@@ -180,3 +191,99 @@ def test_received_message_of_a_retry_shows_the_original_topic() -> None:
     assert message.origin_id == message.offset_id
     with pytest.raises(UsageError, match="commit offsets"):
         message.ack()
+
+
+# Where to pull from
+
+
+def advice(broker_id: int, status: PullStatus = PullStatus.FOUND, *, until: int = 50) -> PullAnswer:
+    return PullAnswer(status, until, 0, 100, broker_id)
+
+
+def test_reader_follows_the_advice_of_the_master_and_of_the_slave() -> None:
+    at_master = PullFrom()
+    at_slave = at_master.after_answer(advice(1), at=0, now_s=5.0)
+    assert at_slave.broker_id == 1
+    assert at_slave.after_answer(advice(1), at=1, now_s=5.0) is at_slave
+    assert at_slave.after_answer(advice(0), at=1, now_s=5.0).broker_id == 0
+    assert at_master.after_answer(advice(0), at=0, now_s=5.0) is at_master
+
+
+def test_reader_leaves_a_slave_that_failed_for_a_while() -> None:
+    back = PullFrom(1).after_failure((0, 1, 2), now_s=100.0)
+    assert back.broker_id == 0
+    early, late = 100.0 + SLAVE_PAUSE_S - 0.1, 100.0 + SLAVE_PAUSE_S
+    assert back.after_answer(advice(1), at=0, now_s=early).broker_id == 0
+    assert back.after_answer(advice(1), at=0, now_s=late).broker_id == 1
+
+
+def test_reader_tries_all_replicas_in_turn_while_each_of_them_fails() -> None:
+    source, asked = PullFrom(), list[int]()
+    for _ in range(8):
+        asked.append(source.broker_id)
+        source = source.after_failure((0, 1, 3), now_s=0.0)
+    assert asked == [0, 1, 0, 3, 0, 0, 1, 0]
+
+
+def test_reader_of_an_only_master_stays_there() -> None:
+    assert PullFrom().after_failure((0,), now_s=0.0) == PullFrom()
+    assert PullFrom().after_failure((), now_s=0.0) == PullFrom()
+
+
+def test_reader_at_the_only_slave_follows_its_advice_to_stay() -> None:
+    assert PullFrom().after_answer(advice(1), at=1, now_s=0.0).broker_id == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "count", "usable"),
+    [
+        (advice(1), 10, True),
+        (advice(1), 9, False),
+        (advice(1), None, True),
+        (advice(1, until=40), None, False),
+        (advice(1, PullStatus.NO_MATCHED), None, True),
+        (advice(1, PullStatus.NO_MATCHED), 0, False),
+        (advice(1, PullStatus.NO_MATCHED, until=40), None, False),
+        (advice(1, PullStatus.NO_MATCHED, until=40), 0, False),
+        (advice(1, PullStatus.NO_NEW, until=40), None, False),
+        (advice(1, PullStatus.OFFSET_ILLEGAL, until=60), None, False),
+    ],
+    ids=[
+        "messages",
+        "one is missing",
+        "filtered",
+        "no progress",
+        "none matched",
+        "all are missing",
+        "none matched, no progress",
+        "being deleted",
+        "the end",
+        "another offset",
+    ],
+)
+def test_only_messages_of_a_slave_are_usable(
+    answer: PullAnswer, count: int | None, *, usable: bool
+) -> None:
+    assert is_usable(answer, at=1, asked=40, count=count) is usable
+    assert is_usable(answer, at=0, asked=40, count=count)
+
+
+def test_end_of_a_slave_is_not_the_end_of_the_queue() -> None:
+    end = advice(1, PullStatus.NO_NEW, until=40)
+    assert not is_usable(end, at=1, asked=40, count=None)
+    assert is_usable(end, at=0, asked=40, count=None)
+
+
+def test_gap_in_the_messages_of_a_slave_is_not_a_loss() -> None:
+    assert not is_usable(advice(1), at=1, asked=40, count=9)
+    assert is_usable(advice(1), at=0, asked=40, count=9)
+
+
+def test_rejection_by_a_slave_is_not_final() -> None:
+    error = GroupNotExist("h:1", 26, "unknown")
+    assert retry_after(error) is PullRetry.NEVER
+    assert retry_after(error, at=1) is PullRetry.OTHER_REPLICA
+
+
+def test_plan_takes_all_without_a_filter() -> None:
+    assert not plan().takes_all

@@ -59,14 +59,19 @@ def test_route_queues_are_ordered_by_broker_and_number() -> None:
     assert list(route.read_queues) == sorted(route.read_queues, key=queue_order)
     assert route.address("b", 1) == "h:3"
     assert route.address("b", 7) is None
-    assert route.any_address("b", 7) == "h:2"
+    assert route.any_replica("b", 1) == (1, "h:3")
+    assert route.any_replica("b", 7) == (0, "h:2")
+    assert route.any_address("b") == "h:2"
     assert route.any_address("z") is None
+    assert route.has_master("b")
 
 
 def test_route_of_a_broker_without_a_master_has_only_read_queues() -> None:
     route = route_of("t", data(queues("a"), a={1: "h:1"}))
     assert route.write_queues == ()
     assert names(route.read_queues) == ["a0", "a1", "a2"]
+    assert route.any_replica("a") == (1, "h:1")
+    assert not route.has_master("a")
 
 
 @pytest.mark.parametrize(("perm", "write", "read"), [(6, 2, 3), (4, 0, 3), (2, 2, 0), (1, 0, 0)])

@@ -39,7 +39,7 @@ def _rows(session: Session) -> list[dict[str, Any]]:
     gone = [row for row in session.admin.brokers.missing() if row.address not in alive]
     masters = {name: looks[address] for _, name, broker_id, address in places if not broker_id}
     return [
-        _row(session, place)
+        _row(session, place, responds=looks[place[3]] is not None)
         | replication.facts(looks[place[3]], masters.get(place[1]), place[2])
         | groups[place[3]]
         for place in places
@@ -74,16 +74,17 @@ def _missing(row: "MissingBroker") -> dict[str, Any]:
     }
 
 
-def _row(session: Session, place: tuple[str, str, int, str]) -> dict[str, Any]:
+def _row(session: Session, place: tuple[str, str, int, str], *, responds: bool) -> dict[str, Any]:
     row = _unknown(*place)
-    _, name, broker_id, _ = place
-    if broker_id != MASTER_ID:
-        return row  # only masters are queried
+    _, name, broker_id, address = place
+    is_master = broker_id == MASTER_ID
+    if not is_master and not responds:
+        return row  # its master knows more of it
     try:
-        status = session.admin.brokers.status(name)
-        refusal = refusal_of(session, status)
+        status = session.admin.brokers.status(name, address=address)
+        refusal = refusal_of(session, status) if is_master else ""
     except TianzhouError as error:
-        return row | {"error": str(error)}
+        return row | {"error": str(error)} if is_master else row
     return row | {
         "version": status.version,
         "tianzhou_version": status.facts.get("tianzhouVersion"),

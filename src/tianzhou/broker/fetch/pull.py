@@ -34,7 +34,6 @@ from tianzhou.filter.sql92 import Expression
 from tianzhou.net.router import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.rpc import Peer, Reply, RequestRejected
 from tianzhou.net.server_connection import ServerConnection
-from tianzhou.record.layout import AT_PHYSICAL_OFFSET, INT64
 from tianzhou.record.message import decode_all
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.derive import QueueUnits
@@ -510,15 +509,13 @@ class Pull:
             return ReadStatus.MESSAGE_WAS_REMOVING  # the client retries, at the master
         return status
 
-    def _where_next(self, pieces: list[memoryview]) -> int:
+    def _where_next(self, result: ReadResult) -> int:
         where_next = self.group.where_next
         if where_next is None:
             return MASTER_ID
-        unread = 0
-        if pieces:
-            (place,) = INT64.unpack_from(pieces[-1], AT_PHYSICAL_OFFSET)
-            unread = self._store.log.end - place
-        return where_next(unread)
+        # Also if a filter matched nothing: the reader goes on from there.
+        reached = result.reached
+        return where_next(0 if reached is None else self._store.log.end - reached)
 
     def _await_read(
         self, key: QueueKey, pull: PendingPull, result: ReadResult, *, may_wait: bool
@@ -560,7 +557,7 @@ class Pull:
             self._stats.got(request.topic, request.consumer_group, result.count, size)
         else:
             self._stats.missed()
-        head = head_of(pull, status, result, size=size, where_next=self._where_next(pieces))
+        head = head_of(pull, status, result, size=size, where_next=self._where_next(result))
         # The only copy of the messages after the read.
         pull.peer.send(b"".join((head, *pieces)))
 

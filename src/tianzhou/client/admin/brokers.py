@@ -69,12 +69,14 @@ class Brokers:
             reasons = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
             raise NoRoute(f"forgotten, except by NameServers that did not respond: {reasons}")
 
-    async def status(self, name: str) -> BrokerStatus:
+    async def status(self, name: str, *, address: str | None = None) -> BrokerStatus:
         """Return the state of a master: version, rates, disk use and whether it accepts messages.
 
-        Raises BrokerNotFound, and RemoteError if the broker rejects the request.
+        With `address` it is the state of the broker there, such as a slave of `name`. Raises
+        BrokerNotFound, and RemoteError if the broker rejects the request.
         """
-        address = await self._address(name)
+        if address is None:
+            address = await self._address(name)
         _, body = await self._calls.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return _status(name, address, decode_kv_table(body).table)
 

@@ -8,6 +8,7 @@ async with PullConsumer("audit", nameserver=...) as consumer:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,10 +21,21 @@ from tianzhou.client.core.arguments import (
     checked_queue,
 )
 from tianzhou.client.core.offsets import epoch_ms
-from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, records_of, untrusted
+from tianzhou.client.core.pulling import (
+    PullAnswer,
+    PullFrom,
+    PullPlan,
+    PullStatus,
+    Records,
+    is_usable,
+    read_answer,
+    records_of,
+    untrusted,
+)
 from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import Sql92, subscribe
-from tianzhou.client.errors import ClientClosed, NoRoute, remote_error
+from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, Retry, remote_error
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire._generated_codes import RequestCode
@@ -50,7 +62,9 @@ class PullResult:
     """The offset for the next pull."""
     first: int
     end: int
-    """The bounds of the queue."""
+    """The bounds of the queue: those of the master, as far as they are known."""
+    broker_id: int = MASTER
+    """The replica that responded: 0 is the master, others are slaves."""
 
 
 class PullConsumer:
@@ -77,6 +91,10 @@ class PullConsumer:
         self._nameserver = nameserver
         self._client = client
         self._shared: SharedClient | None = None
+        self._sources: dict[MessageQueue, PullFrom] = {}
+        """Where each queue is read next."""
+        self._bounds: dict[MessageQueue, tuple[int, int]] = {}
+        """What the master last responded, because a slave may lag behind it."""
 
     def __repr__(self) -> str:
         state = "not running" if self._shared is None else "running"
@@ -125,7 +143,8 @@ class PullConsumer:
         """Pull up to `count_max` messages, starting at an offset.
 
         If there are none, the broker waits up to `wait_s` seconds for new ones. `expression`
-        filters as in a subscription. Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
+        filters as in a subscription. Old messages come from a slave if the master advises that.
+        Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
         """
         checked_queue(queue)
         offset = checked_offset(offset)
@@ -141,22 +160,50 @@ class PullConsumer:
             bytes_max=BYTES_MAX,
             suspend_ms=round(wait_s * 1000),
         )
-        address = (await shared.route(queue.topic)).any_address(queue.broker_name)
-        if address is None:
-            raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
-        header, body = await shared.call(
-            address, RequestCode.PULL_MESSAGE, plan.ext(offset), timeout_s=wait_s + GRACE_S
-        )
-        with untrusted(queue, offset):
-            answer = read_answer(header, body)
-        if answer is None:
-            raise remote_error(address, header.code, header.remark)
-        with untrusted(queue, offset):
-            records = records_of(answer.body, asked=offset, accepts_tag=wanted.accepts_tag)
+        answer, records, at = await self._answer(shared, plan, offset)
+        first, end = self._bounds.get(queue, (answer.min_offset, 0))
+        if at == MASTER:
+            first, end = self._bounds[queue] = answer.min_offset, answer.max_offset
         messages = [ReceivedMessage(records.buffer, start, queue) for start in records.starts]
-        return PullResult(
-            answer.status, messages, answer.next_offset, answer.min_offset, answer.max_offset
-        )
+        end = max(end, answer.max_offset)
+        return PullResult(answer.status, messages, answer.next_offset, first, end, at)
+
+    async def _answer(
+        self, shared: SharedClient, plan: PullPlan, offset: int
+    ) -> tuple[PullAnswer, Records, int]:
+        """Return a usable response, its records, and the replica that sent it: the one to read
+        from, else the master."""
+        queue = plan.queue
+        source = self._sources.get(queue, PullFrom())
+        while True:
+            route = await shared.route(queue.topic)
+            replica = route.any_replica(queue.broker_name, source.broker_id)
+            if replica is None:
+                raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
+            at, address = replica
+            is_last = at == MASTER or not route.has_master(queue.broker_name)
+            known = route.brokers[queue.broker_name]
+            try:
+                answer, records = await _request(
+                    shared, address, plan, offset=offset, suspend=is_last
+                )
+            except ClientError as error:
+                if not is_last or error.retry is Retry.OTHER_BROKER:
+                    source = source.after_failure(known, now_s=monotonic())
+                    self._sources[queue] = source
+                if is_last:
+                    raise
+                continue
+            count = len(records.starts) if plan.takes_all else None
+            is_final = is_usable(answer, at=at, asked=offset, count=count)
+            now_s = monotonic()
+            if is_final:
+                source = source.after_answer(answer, at=at, now_s=now_s)
+            else:
+                source = source.after_failure(known, now_s=now_s)
+            self._sources[queue] = source
+            if is_final or is_last:
+                return answer, records, at
 
     # Offsets
 
@@ -194,3 +241,22 @@ class PullConsumer:
         if self._shared is None:
             raise ClientClosed(f"consumer of {self.group} is not running")
         return self._shared
+
+
+async def _request(
+    shared: SharedClient, address: str, plan: PullPlan, *, offset: int, suspend: bool
+) -> tuple[PullAnswer, Records]:
+    """Pull from the replica at an address."""
+    header, body = await shared.call(
+        address,
+        RequestCode.PULL_MESSAGE,
+        plan.ext(offset, suspend=suspend),
+        timeout_s=GRACE_S + (plan.suspend_ms / 1000 if suspend else 0.0),
+    )
+    with untrusted(plan.queue, offset):
+        answer = read_answer(header, body)
+    if answer is None:
+        raise remote_error(address, header.code, header.remark)
+    with untrusted(plan.queue, offset):
+        accepts_tag = plan.subscription.accepts_tag
+        return answer, records_of(answer.body, asked=offset, accepts_tag=accepts_tag)

@@ -6,11 +6,17 @@ or a registration, and a broker sees nothing but requests.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from tianzhou.client.core.routing import DEFAULT_TOPIC_QUEUES, TopicRoute, borrowed_route, route_of
+from tianzhou.client.core.routing import (
+    DEFAULT_TOPIC_QUEUES,
+    MASTER,
+    TopicRoute,
+    borrowed_route,
+    route_of,
+)
 from tianzhou.client.errors import (
     ClientError,
     NoNameServer,
@@ -180,15 +186,25 @@ class Brokers:
             self._routes.pop(topic, None)
 
     def address_of(self, queue: MessageQueue) -> str:
-        """Return an address that serves a queue. Raises NoRoute while its broker is not
-        registered."""
-        address = self.route(queue.topic).any_address(queue.broker_name)
-        if address is None:
+        """Return the address of the master of a queue, or else of a slave. Raises NoRoute while
+        its broker is not registered."""
+        return self.replica_of(queue, MASTER)[1]
+
+    def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[int, str]:
+        """Return the replica with this id, or else another one, preferably the master: its id and
+        address. Raises NoRoute while the broker of the queue is not registered."""
+        replica = self.route(queue.topic).any_replica(queue.broker_name, broker_id)
+        if replica is None:
             raise NoRoute(
                 f"broker {queue.broker_name} of topic {queue.topic} is not registered; "
                 "is it running?"
             )
-        return address
+        return replica
+
+    def replica_ids(self, queue: MessageQueue) -> Collection[int]:
+        """Return the ids of the replicas of a queue, if its route is known."""
+        route = self._routes.get(queue.topic)
+        return () if route is None else route.brokers.get(queue.broker_name, {}).keys()
 
     # Queues
 

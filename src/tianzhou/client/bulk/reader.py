@@ -3,25 +3,31 @@
 The next pull is in flight while the caller processes a chunk. A lost connection is reopened, and
 the range continues where it was. Messages that no longer exist are reported with their offsets, or
 skipped if the caller wants that.
+
+Old messages are read from a slave if the master advises that. Only the master decides that messages
+do not exist: a response of a slave that lacks some is not used, and the master is asked.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from tianzhou.base.errors import Retry
 from tianzhou.client.bulk.brokers import Brokers
 from tianzhou.client.core.pulling import (
     PullAnswer,
+    PullFrom,
     PullPlan,
     PullStatus,
+    is_usable,
     read_answer,
     unpacked,
     untrusted,
 )
+from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import Sql92, subscribe
-from tianzhou.client.errors import BadPullAnswer, ClientError, remote_error
+from tianzhou.client.errors import BadPullAnswer, ClientError, NoRoute, remote_error
 from tianzhou.client.transport.blocking import Request
 from tianzhou.filter.tags import ALL
 from tianzhou.record import flags
@@ -57,6 +63,19 @@ class OffsetGone(ClientError):
         self.queue = queue
         self.first = first
         self.end = end
+
+
+class NotAtSlave(NoRoute):
+    """A slave does not have these messages, or does not serve them; its master is asked next."""
+
+    def __init__(self, queue: MessageQueue, offset: int, *, slave: str, why: str) -> None:
+        super().__init__(
+            f"queue {queue.queue_id} of topic {queue.topic} cannot be read from offset {offset} at "
+            f"the slave {slave} of broker {queue.broker_name}: {why}; only the master of the "
+            "broker can tell whether messages are missing: is it running?"
+        )
+        self.queue = queue
+        self.offset = offset
 
 
 class RecordRun:
@@ -124,11 +143,13 @@ class QueueReader:
         self._expression = Sql92(sql92) if sql92 else tags
         self._pull_count = pull_count
         self._on_gone = on_gone
+        self._sources: dict[MessageQueue, PullFrom] = {}
 
     def read(self, wanted: QueueRange) -> Iterator[RecordRun]:
         if wanted.start >= wanted.end:
             return
-        pulls = _Pulls(self._brokers, self._plan(wanted.queue), wanted, self._gone)
+        plan = self._plan(wanted.queue)
+        pulls = _Pulls(self._brokers, plan, wanted, sources=self._sources, gone=self._gone)
         run = RecordRun()
         while not pulls.is_done:
             pulls.take_into(run)
@@ -156,6 +177,15 @@ class QueueReader:
         self._on_gone(gone)
 
 
+class _Response(NamedTuple):
+    """A usable response, whose records are in the buffer behind those of earlier ones."""
+
+    answer: PullAnswer
+    starts: list[int]
+    end: int
+    """Where the records end."""
+
+
 class _Pulls:
     """The pulls of one range; one pull is in flight while a response is processed.
 
@@ -167,6 +197,8 @@ class _Pulls:
         brokers: Brokers,
         plan: PullPlan,
         wanted: QueueRange,
+        *,
+        sources: dict[MessageQueue, PullFrom],
         gone: Callable[[OffsetGone], None],
     ) -> None:
         self._brokers = brokers
@@ -174,14 +206,13 @@ class _Pulls:
         self._queue = wanted.queue
         self._at = wanted.start
         self._end = wanted.end
+        self._sources = sources
         self._gone = gone
-        self._address: str | None = None
-        """The broker that got the last pull."""
+        self._replica: tuple[int, str] | None = None
+        """Id and address of the broker that got the last pull."""
         self._sent: int | None = None
         """Number of the pull in flight."""
         self._short_since: float | None = None
-        subscription = plan.subscription
-        self._takes_all = subscription.is_tag and subscription.tags.is_all
 
     @property
     def is_done(self) -> bool:
@@ -189,11 +220,12 @@ class _Pulls:
 
     def take_into(self, run: RecordRun) -> None:
         """Add the records of the next response."""
-        answer, end = self._brokers.persist(lambda: self._answer(run), on_failure=self._start_over)
+        response = self._brokers.persist(lambda: self._response(run), on_failure=self._start_over)
+        answer = response.answer
         if answer.status is PullStatus.FOUND:
-            self._found(answer, run, end)
+            self._found(response, run)
         elif answer.status is PullStatus.NO_MATCHED and answer.next_offset > self._at:
-            if self._takes_all:
+            if self._plan.takes_all:
                 self._lose(answer.next_offset, _HOLE)
             else:
                 self._advance(answer.next_offset)
@@ -202,30 +234,23 @@ class _Pulls:
         else:
             self._wait_for_tail(answer)
 
-    def _found(self, answer: PullAnswer, run: RecordRun, end: int) -> None:
-        found = walk(run.data, run.end, end)
-        asked, until, here = self._at, self._end, found.starts
-        if found.stop is not Stop.END or found.end != end or answer.next_offset <= asked:
-            raise BadPullAnswer(
-                self._queue,
-                asked,
-                f"of {end - run.end} bytes {found.end - run.end} are whole records, and the next "
-                f"offset is {answer.next_offset}",
-            )
+    def _found(self, response: _Response, run: RecordRun) -> None:
+        answer, here, end = response
+        asked, until = self._at, self._end
         self._short_since = None
         self._advance(answer.next_offset)
         while here and _offset_at(run.data, here[-1]) >= until:
             end = here.pop()
         count = min(answer.next_offset, until) - asked
-        if len(here) != count and self._takes_all:
+        if len(here) != count and self._plan.takes_all:
             self._report_holes(run.data, here, asked, asked + count)
         run.starts += here
         run.end = end
 
     def _report_holes(self, data: bytearray, here: list[int], first: int, end: int) -> None:
         """Report missing offsets. Nothing was filtered, so every offset must be present."""
-        if any(data[start + _FLAG_LOW_BYTE] & flags.INNER_BATCH for start in here):
-            return  # one record contains many messages
+        if _have_batches(data, here):
+            return
         expected = first
         for start in here:
             offset = _offset_at(data, start)
@@ -235,28 +260,79 @@ class _Pulls:
         if expected < end:
             self._gone(OffsetGone(self._queue, expected, end, _HOLE))
 
-    def _answer(self, run: RecordRun) -> tuple[PullAnswer, int]:
-        """Return the next response, and where its records end in the buffer."""
+    def _response(self, run: RecordRun) -> _Response:
+        """Return the next response. What a slave cannot serve is left for its master."""
+        try:
+            return self._receive(run)
+        except ClientError as error:
+            at, address = self._replica or (MASTER, "")
+            if at == MASTER or error.retry is not Retry.NEVER:
+                raise
+            raise NotAtSlave(self._queue, self._at, slave=address, why=str(error)) from error
+
+    def _receive(self, run: RecordRun) -> _Response:
         number = self._send() if self._sent is None else self._sent
-        assert self._address is not None
+        assert self._replica is not None
+        at, address = self._replica
         sizes: list[int] = []
 
         def room(size: int) -> memoryview:
             sizes.append(size)
             return run.room(size)
 
-        header = self._brokers.connection(self._address).receive_into(number, room)
+        header = self._brokers.connection(address).receive_into(number, room)
         self._sent = None
         with untrusted(self._queue, self._at):
             answer = read_answer(header, b"")
         if answer is None:
-            raise remote_error(self._address, header.code, header.remark)
-        return answer, run.end + sizes[0]
+            raise remote_error(address, header.code, header.remark)
+        response = self._checked(answer, run, run.end + sizes[0])
+        if at != MASTER:
+            self._check_slave(response, run)
+        source = self._source.after_answer(answer, at=at, now_s=time.monotonic())
+        self._sources[self._queue] = source
+        return response
+
+    def _checked(self, answer: PullAnswer, run: RecordRun, end: int) -> _Response:
+        """Find the records of a response. Raises BadPullAnswer."""
+        if answer.status is not PullStatus.FOUND:
+            return _Response(answer, [], run.end)
+        found = walk(run.data, run.end, end)
+        if found.stop is not Stop.END or found.end != end or answer.next_offset <= self._at:
+            raise BadPullAnswer(
+                self._queue,
+                self._at,
+                f"of {end - run.end} bytes {found.end - run.end} are whole records, and the next "
+                f"offset is {answer.next_offset}",
+            )
+        return _Response(answer, found.starts, end)
+
+    def _check_slave(self, response: _Response, run: RecordRun) -> None:
+        """Raise NotAtSlave unless the response of a slave may be used."""
+        assert self._replica is not None
+        answer, starts, _ = response
+        at, address = self._replica
+        is_counted = self._plan.takes_all and not _have_batches(run.data, starts)
+        count = len(starts) if is_counted else None
+        if not is_usable(answer, at=at, asked=self._at, count=count):
+            why = (
+                f"its response has {len(starts)} messages, ends before offset {answer.next_offset} "
+                f"and has the status {answer.status.name}"
+            )
+            raise NotAtSlave(self._queue, self._at, slave=address, why=why)
+
+    @property
+    def _source(self) -> PullFrom:
+        return self._sources.get(self._queue, PullFrom())
 
     def _send(self) -> int:
-        self._address = self._brokers.address_of(self._queue)
-        request = Request(RequestCode.PULL_MESSAGE, self._plan.ext(self._at))
-        self._sent = self._brokers.connection(self._address).send(request)
+        self._replica = self._brokers.replica_of(self._queue, self._source.broker_id)
+        plan = self._plan
+        if self._queue not in self._sources and len(self._brokers.replica_ids(self._queue)) > 1:
+            # Its response says where to read from, before the master reads megabytes of old log.
+            plan = replace(plan, count_max=1)
+        request = Request(RequestCode.PULL_MESSAGE, plan.ext(self._at))
+        self._sent = self._brokers.connection(self._replica[1]).send(request)
         return self._sent
 
     def _advance(self, offset: int) -> None:
@@ -271,10 +347,12 @@ class _Pulls:
                     raise
 
     def _start_over(self) -> None:
-        """Refresh the route after a connection failed or the broker rejected a pull."""
-        if self._address is not None:
-            self._brokers.drop(self._address)
-        self._sent = None
+        """Leave a replica that failed, and refresh the route."""
+        known = self._brokers.replica_ids(self._queue)
+        self._sources[self._queue] = self._source.after_failure(known, now_s=time.monotonic())
+        if self._replica is not None:
+            self._brokers.drop(self._replica[1])
+        self._replica = self._sent = None
         self._brokers.forget(self._queue.topic)
 
     def _lose(self, offset: int, why: str) -> None:
@@ -297,6 +375,11 @@ class _Pulls:
 def unwrapped(data: bytes, starts: list[int]) -> tuple[bytes, list[int]]:
     """Return the same records, with batch records split into their messages."""
     return unpacked(data, starts)
+
+
+def _have_batches(data: bytearray, starts: list[int]) -> bool:
+    """Whether one of the records contains many messages."""
+    return any(data[start + _FLAG_LOW_BYTE] & flags.INNER_BATCH for start in starts)
 
 
 _HOLE: Final = "the broker skipped them"

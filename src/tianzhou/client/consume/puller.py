@@ -5,10 +5,11 @@ broker and the listener work at the same time. A pull that finds nothing waits a
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from tianzhou.client.consume.assignments import Assignments
 from tianzhou.client.consume.context import ConsumerContext, wait_for_room
@@ -20,11 +21,14 @@ from tianzhou.client.core.assigned_queue import (
     queue_text,
 )
 from tianzhou.client.core.pulling import (
+    NOTHING,
     PAUSE_S,
     PullAnswer,
+    PullFrom,
     PullRetry,
     PullStatus,
-    next_replica,
+    Records,
+    is_usable,
     pause_after,
     read_answer,
     records_of,
@@ -41,6 +45,17 @@ log: Final = logging.getLogger("tianzhou.client")
 
 GRACE_S: Final = 15.0
 """How much longer than the broker may hold a pull the consumer waits for its response."""
+
+
+class _Pulled(NamedTuple):
+    """A response, and the replica that sent it."""
+
+    answer: PullAnswer
+    records: Records
+    took_s: float
+    at: int
+    is_only: bool
+    """Whether this replica is a slave, and the route has no master."""
 
 
 class Puller:
@@ -110,22 +125,31 @@ class Puller:
         assigned.handle(Event.RESUME)
 
     async def _pull(self, assigned: AssignedQueue) -> None:
-        broker_id, failures = MASTER, 0
-        accepts_tag = assigned.plan.subscription.accepts_tag
+        source, failures = PullFrom(), 0
+        plan = assigned.plan
+        accepts_tag, takes_all = plan.subscription.accepts_tag, plan.takes_all
         while not assigned.is_revoked:
             if self._is_on_hold(assigned.queue) or not assigned.has_room:
                 await self._wait_for_capacity(assigned)
+            asked = assigned.window.next_offset
             try:
-                answer, took_s = await self._request(assigned, broker_id)
+                pulled = await self._request(assigned, source, accepts_tag)
             except ClientClosed:
                 return
             except ClientError as error:
                 failures += 1
-                broker_id = await self._recover(assigned, error, failures, broker_id)
+                source = await self._recover(assigned, error, failures, source)
                 continue
-            broker_id, failures = answer.broker_id, 0
+            answer, at = pulled.answer, pulled.at
+            count = len(pulled.records.starts) if takes_all else None
+            if not is_usable(answer, at=at, asked=asked, count=count):
+                source = source.after_failure((at,), now_s=assigned.pulled_at)
+                if pulled.is_only:
+                    await asyncio.sleep(PAUSE_S)
+                continue
+            source, failures = source.after_answer(answer, at=at, now_s=assigned.pulled_at), 0
             if answer.status is PullStatus.FOUND:
-                self._found(assigned, answer, accepts_tag, took_s)
+                self._found(assigned, pulled)
             elif answer.status is PullStatus.OFFSET_ILLEGAL:
                 if not await self._move(assigned, answer):
                     return
@@ -133,45 +157,50 @@ class Puller:
                 window = assigned.window
                 window.add([], [], max(window.next_offset, answer.next_offset))
 
-    async def _request(self, assigned: AssignedQueue, broker_id: int) -> tuple[PullAnswer, float]:
-        """Return the response to a pull, and how long it took in seconds."""
+    async def _request(
+        self,
+        assigned: AssignedQueue,
+        source: PullFrom,
+        accepts_tag: Callable[[bytes | None], bool] | None,
+    ) -> _Pulled:
         queue, offset = assigned.queue, assigned.window.next_offset
         route = await self._shared.route(queue.topic)
-        address = route.any_address(queue.broker_name, broker_id)
-        if address is None:
+        replica = route.any_replica(queue.broker_name, source.broker_id)
+        if replica is None:
             raise NoRoute(
                 f"broker {queue.broker_name!r} of topic {queue.topic!r} is not registered"
             )
-        committed = self._committable(assigned) if self._committable is not None else None
+        at, address = replica
+        is_only = at != MASTER and not route.has_master(queue.broker_name)
+        # The master waits for new messages and stores offsets, if there is a master.
+        is_final = at == MASTER or is_only
+        committed = None
+        if self._committable is not None and is_final:
+            committed = self._committable(assigned)
         begun = monotonic()
         header, body = await self._shared.call(
             address,
             RequestCode.PULL_MESSAGE,
-            assigned.plan.ext(offset, committed),
-            timeout_s=assigned.plan.suspend_ms / 1000 + GRACE_S,
+            assigned.plan.ext(offset, committed, suspend=is_final),
+            timeout_s=GRACE_S + (assigned.plan.suspend_ms / 1000 if is_final else 0.0),
         )
         with untrusted(queue, offset):
             answer = read_answer(header, body)
         if answer is None:
             raise remote_error(address, header.code, header.remark)
         assigned.pulled_at = monotonic()
-        return answer, assigned.pulled_at - begun
+        records = NOTHING
+        if answer.status is PullStatus.FOUND:
+            with untrusted(queue, offset):
+                records = records_of(answer.body, asked=offset, accepts_tag=accepts_tag)
+        return _Pulled(answer, records, assigned.pulled_at - begun, at, is_only)
 
-    def _found(
-        self,
-        assigned: AssignedQueue,
-        answer: PullAnswer,
-        accepts_tag: Callable[[bytes | None], bool] | None,
-        took_s: float,
-    ) -> None:
-        window = assigned.window
-        asked = window.next_offset
-        with untrusted(assigned.queue, asked):
-            records = records_of(answer.body, asked=asked, accepts_tag=accepts_tag)
-        window.add(records.offsets, records.sizes, answer.next_offset)
+    def _found(self, assigned: AssignedQueue, pulled: _Pulled) -> None:
+        records = pulled.records
+        assigned.window.add(records.offsets, records.sizes, pulled.answer.next_offset)
         # Only of these responses: others have waited at the broker.
         count, now_s = len(records.starts), assigned.pulled_at
-        self._rates.pulled(assigned.queue.topic, count, took_s, now_s)
+        self._rates.pulled(assigned.queue.topic, count, pulled.took_s, now_s)
         if records.starts:
             self._deliver(PulledRecords(assigned, records))
 
@@ -197,9 +226,9 @@ class Puller:
         return True
 
     async def _recover(
-        self, assigned: AssignedQueue, error: ClientError, failures: int, broker_id: int
-    ) -> int:
-        """Wait before the next attempt; return the broker id to pull from. Raises errors that no
+        self, assigned: AssignedQueue, error: ClientError, failures: int, source: PullFrom
+    ) -> PullFrom:
+        """Wait before the next attempt; return the replica to pull from. Raises errors that no
         retry can fix."""
         log.log(
             logging.WARNING if failures == 1 else logging.DEBUG,
@@ -210,22 +239,23 @@ class Puller:
             failures,
             error,
         )
-        match retry_after(error):
+        match retry_after(error, at=source.broker_id):
             case PullRetry.NEVER:
                 raise error
             case PullRetry.HEARTBEAT:
                 await self._shared.heartbeat_now()
             case PullRetry.OTHER_REPLICA:
-                broker_id = await self._other_replica(assigned, broker_id)
+                source = await self._other_replica(assigned, source)
             case PullRetry.SAME_BROKER:
                 pass
         await asyncio.sleep(pause_after(failures))
-        return broker_id
+        return source
 
-    async def _other_replica(self, assigned: AssignedQueue, broker_id: int) -> int:
-        """Return the id of the next replica of this queue, from a fresh route."""
-        try:
+    async def _other_replica(self, assigned: AssignedQueue, source: PullFrom) -> PullFrom:
+        """Return the next replica of this queue, from a fresh route."""
+        known: Iterable[int] = ()
+        # The NameServer may be unavailable too; then only the master is left.
+        with contextlib.suppress(ClientError):
             route = await self._shared.refresh(assigned.queue.topic)
-        except ClientError:
-            return broker_id  # the NameServer may be unavailable too; keep the old route
-        return next_replica(route.brokers.get(assigned.queue.broker_name, {}), broker_id)
+            known = route.brokers.get(assigned.queue.broker_name, {})
+        return source.after_failure(known, now_s=monotonic())

@@ -109,9 +109,17 @@ class PullPlan:
     suspend_ms: int
     lite: bool = False
 
-    def ext(self, offset: int, commit: int | None = None) -> dict[str, str]:
-        """Return the header fields of a pull from `offset` on; `commit` is an offset to commit."""
-        sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if self.suspend_ms else 0)
+    @property
+    def takes_all(self) -> bool:
+        """Whether no filter leaves out messages."""
+        return self.subscription.is_tag and self.subscription.tags.is_all
+
+    def ext(
+        self, offset: int, commit: int | None = None, *, suspend: bool = True
+    ) -> dict[str, str]:
+        """Return the header fields of a pull from `offset` on; `commit` is an offset to commit.
+        Without `suspend` the broker does not wait for messages."""
+        sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend and self.suspend_ms else 0)
         if commit is not None and commit > 0:
             sys_flag |= PULL_COMMIT_OFFSET
         return PullMessageRequest(
@@ -182,8 +190,10 @@ class PullRetry(enum.Enum):
     NEVER = enum.auto()
 
 
-def retry_after(error: ClientError) -> PullRetry:
-    """Decide what to do after a pull failed."""
+def retry_after(error: ClientError, *, at: int = MASTER) -> PullRetry:
+    """Decide what to do after a pull failed at the replica with this id."""
+    if at != MASTER:
+        return PullRetry.OTHER_REPLICA  # only a master rejects for good
     code = error.code if isinstance(error, RemoteError) else None
     if code in _AFTER_HEARTBEAT:
         return PullRetry.HEARTBEAT
@@ -201,9 +211,54 @@ def pause_after(failures: int) -> float:
     return min(PAUSE_S * 2 ** min(failures, 10), PAUSE_S_MAX)
 
 
-def next_replica(known: Iterable[int], broker_id: int) -> int:
-    """Return the broker id to pull from after `broker_id` failed."""
-    return next((other for other in sorted(known) if other > broker_id), MASTER)
+# Where to pull from
+
+SLAVE_PAUSE_S: Final = 10.0
+"""How long advice to read from a slave is ignored after a slave failed or lacked messages: a master
+notices a slave that is gone only after a while, and a slave that lags needs time."""
+
+
+class PullFrom(NamedTuple):
+    """The replica to ask next for messages of one queue.
+
+    It is the master, until the master advises a slave for old messages or fails. A slave may lack
+    messages of its master, so a slave that fails, or responds with less than `is_usable` requires,
+    is left for the master. All readers follow these rules.
+    """
+
+    broker_id: int = MASTER
+    failed_id: int = MASTER
+    """The slave that failed last; if the master fails too, the slave after it is next."""
+    slaves_after_s: float = 0.0
+    """Until this time, advice to read from a slave is ignored."""
+
+    def after_answer(self, answer: PullAnswer, *, at: int, now_s: float) -> "PullFrom":
+        """Follow the advice in a usable response of the replica `at`."""
+        is_ignored = at == MASTER and now_s < self.slaves_after_s
+        broker_id = MASTER if is_ignored else answer.broker_id
+        return self if broker_id == self.broker_id else self._replace(broker_id=broker_id)
+
+    def after_failure(self, known: Iterable[int], *, now_s: float) -> "PullFrom":
+        """Leave a replica that failed or whose response is not usable; `known` are the ids of all
+        replicas."""
+        if self.broker_id != MASTER:
+            return PullFrom(MASTER, self.broker_id, now_s + SLAVE_PAUSE_S)
+        slave = next((other for other in sorted(known) if other > self.failed_id), MASTER)
+        return self._replace(broker_id=slave, failed_id=self.failed_id if slave else MASTER)
+
+
+def is_usable(answer: PullAnswer, *, at: int, asked: int, count: int | None) -> bool:
+    """Whether the response of the replica `at` to a pull from offset `asked` may be used.
+
+    Of a slave only messages count: that it has none, or not all, says nothing about its master.
+    `count` is the number of messages in the response; None if a filter may have left out some.
+    """
+    if at == MASTER:
+        return True
+    if answer.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED):
+        return False
+    progress = answer.next_offset - asked
+    return progress > 0 if count is None else progress == count > 0
 
 
 def records_of(

@@ -51,12 +51,21 @@ class TopicRoute:
     def address(self, broker_name: str, broker_id: int = MASTER) -> str | None:
         return self.brokers.get(broker_name, {}).get(broker_id)
 
-    def any_address(self, broker_name: str, broker_id: int = MASTER) -> str | None:
-        """Return the address of this replica, or else of another one, preferably the master."""
+    def has_master(self, broker_name: str) -> bool:
+        return MASTER in self.brokers.get(broker_name, {})
+
+    def any_replica(self, broker_name: str, broker_id: int = MASTER) -> tuple[int, str] | None:
+        """Return this replica, or else another one, preferably the master: its id and address."""
         replicas = self.brokers.get(broker_name, {})
-        if broker_id in replicas or not replicas:
-            return replicas.get(broker_id)
-        return replicas[min(replicas)]
+        if not replicas:
+            return None
+        found = broker_id if broker_id in replicas else min(replicas)
+        return found, replicas[found]
+
+    def any_address(self, broker_name: str) -> str | None:
+        """Return the address of the master, or else of a slave."""
+        found = self.any_replica(broker_name)
+        return None if found is None else found[1]
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:

@@ -87,7 +87,8 @@ class PullConsumer:
         """Pull up to `count_max` messages, starting at an offset.
 
         If there are none, the broker waits up to `wait_s` seconds for new ones. `expression`
-        filters as in a subscription. Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
+        filters as in a subscription. Old messages come from a slave if the master advises that.
+        Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
         """
         pull = self._inner.pull(
             queue, offset, count_max=count_max, expression=expression, wait_s=wait_s
