@@ -12,6 +12,7 @@ from bench import (
     broker,
     client_consumer,
     client_producer,
+    cold_reading,
     crowds,
     gate,
     loads,
@@ -39,6 +40,7 @@ def main() -> None:
             client_consumer.rows(),
             raft.rows(),
             replication.rows(),
+            cold_reading.rows(directory),
             spark.rows(directory),
         ):
             rows.append(item)

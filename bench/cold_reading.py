@@ -1,0 +1,159 @@
+"""Sends at the master while a cold topic is read, with and without a slave.
+
+    python -m bench.cold_reading [DIRECTORY]
+
+The reader is the one of Spark's tasks, in a process of its own: Spark itself would need most of the
+two cores to start, and would hide what the broker does. Every message counts as old
+(`memory_ratio = 0`), and the topic leaves the page cache before each round, so that a broker reads
+it from the disk; how much it read is in the row. Master, slave, reader and sender share this
+machine: on separate ones the slave's work does not slow the master at all.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+from bench.broker import served
+from bench.crowds import Innocent
+from bench.load import batch_frame, drive
+from bench.measure import Row
+from bench.replication import broker, look, until
+from tianzhou.client.bulk.brokers import Brokers
+from tianzhou.client.bulk.reader import QueueRange, QueueReader
+from tianzhou.client.errors import TopicNotFound
+
+TOPIC: Final = "cold"
+COUNT: Final = 262_144
+BODY: Final = 1024
+BATCH: Final = 64
+ROUNDS: Final = 5
+OLD: Final = {"memory_ratio": "0"}
+SLOWER_MAX: Final = 1.0
+"""With a slave, sends must not be slower than without one."""
+TIANZHOU: Final = str(Path(sys.executable).with_name("tianzhou"))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A master with a cold topic, and perhaps a slave."""
+
+    nameserver: str
+    master: dict[str, str]
+    logs: tuple[Path, ...]
+    p99s_ms: list[float] = field(default_factory=list[float])
+    rates: list[float] = field(default_factory=list[float])
+    read_bytes: list[int] = field(default_factory=list[int])
+    """What the master read from the disk in each round."""
+
+
+@contextmanager
+def pair(directory: str, *, slave: bool) -> Generator[Pair]:
+    with (
+        tempfile.TemporaryDirectory(prefix="tianzhou-bench-", dir=directory) as name,
+        ExitStack() as stack,
+    ):
+        place = Path(name)
+        names = stack.enter_context(served([TIANZHOU, "nameserver", "-p", "0", "--ready-file"]))
+        options = ["-n", names["nameserver"], "--ready-file"]
+        master = stack.enter_context(served([*broker(place / "master", **OLD)[:-1], *options]))
+        count, frame = COUNT // BATCH, batch_frame(TOPIC, [bytes(BODY)] * BATCH, 0) * 8
+        drive(master["broker"], lambda _: frame, connections=4, window=8, total=count)
+        if slave:
+            settings = {"brokerRole": "SLAVE", "brokerId": "1", **OLD}
+            stack.enter_context(served([*broker(place / "slave", **settings)[:-1], *options]))
+            until(lambda: bool(look(master).slaves), "the slave follows")
+            until(lambda: all(s.lag_bytes == 0 for s in look(master).slaves), "it has all")
+        count = 2 if slave else 1
+        until(lambda: replicas(names["nameserver"]) == count, "the route has all replicas")
+        yield Pair(names["nameserver"], master, tuple(place.glob("*/data/commitlog")))
+
+
+def replicas(nameserver: str) -> int:
+    """How many replicas the route of the topic has."""
+    with Brokers(nameserver) as brokers:
+        try:
+            return len(brokers.route(TOPIC).brokers["bench"])
+        except TopicNotFound:  # not registered yet
+            return 0
+
+
+def cool(logs: tuple[Path, ...]) -> None:
+    """Remove these logs from the page cache."""
+    for file in (file for log in logs for file in log.iterdir()):
+        fd = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def disk_bytes(pid: int) -> int:
+    """How much this process has read from the disk."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
+
+
+def read_all(nameserver: str) -> int:
+    """Read the topic as tasks of Spark do; return the number of messages."""
+    with Brokers(nameserver) as brokers:
+        ends = brokers.max_offsets(brokers.route(TOPIC).read_queues)
+        reader = QueueReader(brokers, "bench-tasks")
+        ranges = [QueueRange(queue, 0, end) for queue, end in ends.items()]
+        return sum(len(run.starts) for one in ranges for run in reader.read(one))
+
+
+def measure(one: Pair) -> None:
+    """One round: read everything while another client sends."""
+    cool(one.logs)
+    pid = int(one.master["pid"])
+    before = disk_bytes(pid)
+    command = [sys.executable, "-m", "bench.cold_reading", "read", one.nameserver]
+    innocent, begun = Innocent(one.master["broker"]), perf_counter()
+    subprocess.run(command, check=True)
+    one.rates.append(COUNT / (perf_counter() - begun))
+    one.p99s_ms.append(innocent.stop().p99_ms)
+    one.read_bytes.append(disk_bytes(pid) - before)
+
+
+def rows(directory: str) -> Iterator[Row]:
+    """All rounds in turn, so that other load on the machine affects both alike."""
+    with pair(directory, slave=False) as alone, pair(directory, slave=True) as followed:
+        for _ in range(ROUNDS):
+            for one in (alone, followed):
+                measure(one)
+    base_ms = median(alone.p99s_ms)
+    for one, name in ((alone, "without a slave"), (followed, "with a slave")):
+        p99_ms, megabytes = median(one.p99s_ms), median(one.read_bytes) / 1e6
+        yield Row(
+            "cold reading",
+            f"{name}: p99 of sends {p99_ms:.1f} ms, master read {megabytes:.0f} MB from the disk",
+            median(one.rates),
+            median(one.rates) * BODY,
+            0.0,
+            "" if one is alone else "without a slave",
+            None if one is alone else p99_ms / base_ms,
+            None if one is alone else SLOWER_MAX,
+            smaller_is_better=True,
+        )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["read"]:
+        raise SystemExit(read_all(sys.argv[2]) != COUNT)
+    from bench.measure import show
+
+    directory = sys.argv[1] if len(sys.argv) > 1 else tempfile.gettempdir()
+    show(list(rows(directory)), [], Path("build/bench-cold-reading.jsonl"))
+
+
+if __name__ == "__main__":
+    main()
