@@ -52,7 +52,8 @@ def send_orders(mq: RunningBroker, count: int) -> Counter[str]:
 @contextlib.contextmanager
 def running(code: str, mq: RunningBroker, directory: Path) -> Generator[subprocess.Popen[bytes]]:
     """Run a program of the page; kill it at the end of the block."""
-    program = directory / "program.py"
+    # A file of its own: another process may be about to read an earlier one.
+    program = directory / f"program-{len(list(directory.glob('program-*')))}.py"
     program.write_text(code.replace(NAMESERVER, mq.nameserver), encoding="utf-8")
     with (directory / "errors.txt").open("ab") as errors:
         process = subprocess.Popen([sys.executable, program], cwd=directory, stderr=errors)
