@@ -62,7 +62,9 @@ it:
 In files and after `--set` you can use Tianzhou's name of a setting or RocketMQ's. If any value is
 invalid, the server does not start and lists all invalid values, each with its source. The same
 holds for an unknown name after `--set`, with the closest known name as a suggestion. Unknown names
-in a file, and environment variables that look like a misspelt setting, are logged and ignored.
+in a file, and environment variables that look like a misspelt setting, are logged and ignored;
+an unknown path of RocketMQ (`storePath…`) is an error, because files would not be where you
+expect them.
 Empty variables are ignored. Other users of the machine can read a command line: pass secrets in a
 file or in the environment.
 

@@ -234,6 +234,7 @@ def test_directory_page_lists_the_names_in_order() -> None:
         layout.LOCK,
         layout.QUARANTINE,
         layout.PATHS,
+        layout.MARKER,
     ]
     source = read(ROOT / "src/tianzhou/store/recovery.py")
     assert "/commitlog-{start:020d}" in source

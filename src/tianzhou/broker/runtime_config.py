@@ -21,7 +21,7 @@ from tianzhou.broker.names import TRACE_TOPIC
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.store.config import StoreConfig
+from tianzhou.store.config import ROOT_SETTING, StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.names import PERM_INHERIT
 from tianzhou.wire.tables import DataVersion
@@ -43,8 +43,6 @@ _NEVER: Final = {
     "useTLS": "this broker has no TLS",
 }
 """Why facts that are shown are not settings."""
-
-_ROOT: Final = "storePathRootDir"
 
 _KINDS: Final = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
 
@@ -134,7 +132,7 @@ class RuntimeConfig:
             **_FIXED,
             **({} if group is None else table_of(group.shown)),
             "brokerRole": self._role(),
-            _ROOT: self._root,
+            ROOT_SETTING: self._root,
             **table_of(self.config),
             **table_of(self._store),
         }
@@ -185,7 +183,7 @@ def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
     never = [f"{key} cannot change: {_NEVER[key]}" for key in asked if key in _NEVER]
     if never:
         raise RequestRejected(ResponseCode.NO_PERMISSION, "; ".join(never))
-    known[_ROOT], reasons[_ROOT] = _ROOT, "the store is open in this directory"
+    known[ROOT_SETTING], reasons[ROOT_SETTING] = ROOT_SETTING, "the store is open in this directory"
     unknown = [key for key in asked if key not in known]
     if unknown:
         raise RequestRejected(

@@ -93,11 +93,11 @@ def broker(
     from tianzhou.nameserver.config import NameServerConfig
     from tianzhou.replication.config import ReplicationConfig
     from tianzhou.replication.raft_settings import RaftSettings
-    from tianzhou.store.config import StoreConfig
+    from tianzhou.store.config import ROOT_SETTING, StoreConfig, refused_path
 
     serve.prepare(as_json=log_json, log_file=log_file)
     kinds = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
-    given = server_settings.Given(kinds)
+    given = server_settings.Given(kinds, also=(ROOT_SETTING,))
     environment = dict(os.environ)
     # The variables that clients read. As in RocketMQ, its variable is only a default, weaker than a
     # file.
@@ -106,7 +106,7 @@ def broker(
     if default := environment.get("NAMESRV_ADDR"):
         given.put("nameservers", default, "NAMESRV_ADDR")
     given.take_all(sources, environment, elsewhere=declarations(NameServerConfig))
-    stored_at = given.values.pop("storePathRootDir", None)
+    stored_at = given.values.pop(ROOT_SETTING, None)
     # Options override all other sources and are validated like them.
     said = {"nameservers": nameservers, "port": port, **raft}
     for name, value in said.items():
@@ -117,6 +117,7 @@ def broker(
             kinds, given.values
         )
     group = _member_of(raft_settings, raft)
+    given.reject_unknown(unknown, refused_path)
     given.warn_unknown(unknown)
     if not config.cluster_credentials:
         config = replace(config, cluster_credentials=credentials_from_environment())

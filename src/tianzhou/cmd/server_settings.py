@@ -62,8 +62,9 @@ def options(about: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 class Given:
     """Raw settings by source, before validation. Owner: the command."""
 
-    def __init__(self, kinds: Iterable[type]) -> None:
-        self._known = spellings(*kinds)
+    def __init__(self, kinds: Iterable[type], *, also: Iterable[str] = ()) -> None:
+        """`also` are names that the command reads itself, besides the settings of `kinds`."""
+        self._known = spellings(*kinds) | {name: name for name in also}
         self.values: dict[str, object] = {}
         self._sources: dict[str, str] = {}
         """The source of each setting by the name that was used, in words for the user."""
@@ -136,6 +137,17 @@ class Given:
         used."""
         source = self.source_of(self._meaning(problem.partition(" = ")[0]))
         return problem if source is None else f"{problem} (from {source})"
+
+    def reject_unknown(self, names: Iterable[str], reason: Callable[[str], str]) -> None:
+        """Raise SettingsError for unknown settings that must not be ignored; `reason` returns why,
+        or nothing."""
+        problems = [
+            f"{name} = {self.values[name]!r}: {why} (from {self._sources[name]})"
+            for name in sorted(names)
+            if (why := reason(name))
+        ]
+        if problems:
+            raise SettingsError(problems)
 
     def warn_unknown(self, names: Iterable[str]) -> None:
         """Log unknown settings: misspelt, or only known to RocketMQ."""

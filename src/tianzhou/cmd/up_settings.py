@@ -21,7 +21,7 @@ from tianzhou.cmd.server_settings import PREFIX, Given, Sources
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.store.config import StoreConfig
+from tianzhou.store.config import ROOT_SETTING, StoreConfig, refused_path
 
 BROKER_KINDS: Final = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
 OWN: Final = {
@@ -65,7 +65,8 @@ def with_memory(config: NameServerConfig, directory: Path) -> NameServerConfig:
 
 def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSettings:
     """`options` are settings that were given as options. Raises UsageError."""
-    given = Given((NameServerConfig, *BROKER_KINDS))  # the last one has the names of both
+    # The last one has the names of both.
+    given = Given((NameServerConfig, *BROKER_KINDS), also=(ROOT_SETTING,))
     # The environment names a NameServer for clients; this broker does not register there.
     environment = {
         name: value for name, value in os.environ.items() if name != f"{PREFIX}NAMESERVERS"
@@ -86,8 +87,10 @@ def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSetti
         if not config.cluster_credentials:
             config = replace(config, cluster_credentials=credentials_from_environment())
         names = _nameserver(given, known, config)
-    stored_at = given.values.pop("storePathRootDir", None)
-    given.warn_unknown(given.values.keys() - spellings(*BROKER_KINDS, NameServerConfig).keys())
+    stored_at = given.values.pop(ROOT_SETTING, None)
+    unknown = given.values.keys() - spellings(*BROKER_KINDS, NameServerConfig).keys()
+    given.reject_unknown(unknown, refused_path)
+    given.warn_unknown(unknown)
     has_slaves = any(map(given.source_of, spellings(ReplicationConfig).values()))
     return UpSettings(
         names,

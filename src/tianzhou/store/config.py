@@ -2,9 +2,10 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from tianzhou.base import limits
-from tianzhou.base.settings import SettingsError, setting
+from tianzhou.base.settings import SettingsError, setting, spellings
 
 PAGE: int = 4096
 
@@ -50,6 +51,36 @@ def _path(text: str) -> str:
     if "," in text:
         raise ValueError("several paths are not supported; set one")
     return text.rstrip("/") or text
+
+
+ROOT_SETTING: Final = "storePathRootDir"
+"""RocketMQ's name for the store directory; the command reads it, not the store."""
+
+_PREFIX: Final = "storePath"
+_ELSEWHERE: Final = {
+    "storePathDLedgerCommitLog": "a Raft group keeps its entries in the commit log; set "
+    "commit_log_path (storePathCommitLog)",
+    "storePathEpochFile": "epochs are in the tables; set tables_path",
+    "storePathBrokerIdentity": "a broker keeps its name in the store directory; set --data "
+    "(storePathRootDir)",
+    "readOnlyCommitLogStorePaths": "a log has one directory; set commit_log_path "
+    "(storePathCommitLog)",
+}
+"""What to set instead of paths of RocketMQ that Tianzhou does not have."""
+
+
+def refused_path(name: str) -> str:
+    """Why a setting of this name is rejected although others that are unknown are ignored: files
+    would not be where its owner expects them. Empty if it is not rejected."""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    if name.startswith(_PREFIX) and name != ROOT_SETTING:
+        known = ", ".join(one for one in spellings(StoreConfig) if one.startswith(_PREFIX))
+        return (
+            f"unknown path; RocketMQ's names of paths are {ROOT_SETTING}, {known}; "
+            "set tables_path for topics, groups and offsets"
+        )
+    return ""
 
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

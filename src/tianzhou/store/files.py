@@ -21,6 +21,8 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.store.descriptors import PROCESS_SPARES, SPARES, not_opened
 from tianzhou.store.errors import StoreLocked
 
+LOST_AND_FOUND: Final = "lost+found"
+
 
 class Usage(NamedTuple):
     total: int
@@ -128,8 +130,9 @@ def creating(files: Files, path: str, size: int) -> Generator[File]:
 
 
 def list_visible(files: Files, path: str) -> list[str]:
-    """Names in a directory, without those that file browsers and NFS hide there."""
-    return [name for name in files.list(path) if not name.startswith(".")]
+    """Names in a directory, without those that file browsers and NFS hide there, and without the
+    directory that ext4 creates on an empty disk."""
+    return [name for name in files.list(path) if name[0] != "." and name != LOST_AND_FOUND]
 
 
 def make_lasting_dirs(files: Files, path: str) -> None:
@@ -304,8 +307,9 @@ class RealFiles:
         except BlockingIOError as error:
             os.close(fd)
             raise StoreLocked(
-                f"{path} is the commit log of another running broker; "
-                "set a different commit_log_path (storePathCommitLog) for each broker"
+                f"{path} belongs to the store of another running broker; set a different path for "
+                "each broker: commit_log_path (storePathCommitLog), consume_queue_path "
+                "(storePathConsumeQueue), index_path (storePathIndex), tables_path"
             ) from error
         except OSError:
             os.close(fd)

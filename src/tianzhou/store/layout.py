@@ -5,6 +5,7 @@ store directory records paths outside of it, for tools that know only the direct
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -31,6 +32,10 @@ ABORT: Final = "abort"
 LOCK: Final = "lock"
 QUARANTINE: Final = "quarantine"
 PATHS: Final = "paths.json"
+MARKER: Final = ".tianzhou-store"
+"""A file in directories of queues, index and tables that lie outside of the store directory: the
+identity of the store, so that an empty mount point, or the directory of another store, is not taken
+for them. Not in the log: older Java brokers accept only log files there."""
 
 _NAME: Final = b"tianzhou"
 
@@ -48,6 +53,16 @@ class Paths:
     abort: str
 
     @property
+    def directories(self) -> tuple[str, str, str, str]:
+        """The directories that may each have a separate path."""
+        return self.commit_log, self.consume_queue, self.index, self.tables
+
+    @property
+    def markable(self) -> tuple[str, str, str]:
+        """Those that have a marker if they have a separate path."""
+        return self.consume_queue, self.index, self.tables
+
+    @property
     def quarantine(self) -> str:
         """Bytes of the log that recovery quarantined."""
         return f"{self.root}/{QUARANTINE}"
@@ -57,7 +72,7 @@ class Paths:
         return f"{self.root}/{LOCK}"
 
 
-class _Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """`paths.json`: settings that were not at their defaults when the store was last open."""
 
     commit_log_path: str = ""
@@ -66,9 +81,15 @@ class _Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     tables_path: str = ""
     checkpoint_path: str = ""
     abort_path: str = ""
+    store: str = ""
+    """The identity of the store, as in `MARKER`: when it first had such a path, and its place."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in PATH_SETTINGS}
 
 
-PATH_SETTINGS: Final = _Recorded.__struct_fields__
+PATH_SETTINGS: Final = tuple(name for name in Recorded.__struct_fields__ if name != "store")
 
 
 def paths_of(root: str, config: StoreConfig) -> Paths:
@@ -85,7 +106,7 @@ def paths_of(root: str, config: StoreConfig) -> Paths:
 
 def with_recorded_paths(files: Files, root: str, config: StoreConfig) -> StoreConfig:
     """These settings, with the paths that a broker used when it last opened the directory."""
-    return replace(config, **msgspec.structs.asdict(recorded_paths(files, root)))
+    return replace(config, **recorded_paths(files, root).settings)
 
 
 def paths_in_use(root: str) -> Paths:
@@ -94,37 +115,63 @@ def paths_in_use(root: str) -> Paths:
     return paths_of(root, with_recorded_paths(ReadOnlyFiles(), root, StoreConfig()))
 
 
-def recorded_paths(files: Files, root: str) -> _Recorded:
+def recorded_paths(files: Files, root: str) -> Recorded:
     path = f"{root}/{PATHS}"
     if not files.exists(path):
-        return _Recorded()
+        return Recorded()
     file = files.open(path)
     try:
-        return msgspec.json.decode(file.pread(0, file.size()), type=_Recorded)
+        return msgspec.json.decode(file.pread(0, file.size()), type=Recorded)
     except msgspec.DecodeError as error:
         raise StoreDamaged(path, f"cannot be read: {error}; repair or remove it") from error
     finally:
         file.close()
 
 
-def record_paths(files: Files, paths: Paths) -> None:
-    """Save the paths that differ from their defaults, for tools that know only the directory."""
+def record_paths(files: Files, paths: Paths, now_ms: int) -> None:
+    """Save the paths that differ from their defaults, for tools that know only the directory, and
+    mark the directories outside of it."""
     usual = paths_of(paths.root, StoreConfig())
     places = {
         f"{one.name}_path": getattr(paths, one.name)
         for one in fields(Paths)
         if getattr(paths, one.name) != getattr(usual, one.name)
     }
-    wanted, path = _Recorded(**places), f"{paths.root}/{PATHS}"
-    if wanted == recorded_paths(files, paths.root):
-        return
-    data = msgspec.json.format(msgspec.json.encode(wanted), indent=2)
+    known = recorded_paths(files, paths.root)
+    marked = [path for path in paths.markable if is_outside(path, paths.root)]
+    identity = known.store
+    if marked and not identity:
+        found = filter(None, (marker_of(files, path) for path in marked))
+        identity = next(found, f"{now_ms} {paths.root}")
+    # The markers come first: a path that is recorded must have one.
+    for path in marked:
+        if not marker_of(files, path):
+            _write(files, f"{path}/{MARKER}", identity.encode())
+    wanted = Recorded(**places, store=identity)
+    if wanted != known:
+        data = msgspec.json.format(msgspec.json.encode(wanted), indent=2)
+        _write(files, f"{paths.root}/{PATHS}", data)
+
+
+def marker_of(files: Files, directory: str) -> str:
+    """The identity of the store that this directory belongs to; empty if it has no marker."""
+    path = f"{directory}/{MARKER}"
+    if not files.exists(path):
+        return ""
+    file = files.open(path)
+    try:
+        return file.pread(0, file.size()).decode("utf-8", "replace")
+    finally:
+        file.close()
+
+
+def _write(files: Files, path: str, data: bytes) -> None:
     with creating(files, f"{path}.tmp", 0) as file:
         file.pwrite(0, data)
         file.sync()
         file.close()
     files.rename(f"{path}.tmp", path)
-    files.sync_dir(paths.root)
+    files.sync_dir(parent_of(path))
 
 
 def check_distinct(paths: Paths) -> None:
@@ -149,8 +196,7 @@ def is_outside(path: str, root: str) -> bool:
 
 def make_directories(files: Files, paths: Paths) -> None:
     """Create directories outside of the store directory, durably."""
-    directories = paths.commit_log, paths.consume_queue, paths.index, paths.tables
-    for path in (*directories, parent_of(paths.checkpoint), parent_of(paths.abort)):
+    for path in (*paths.directories, parent_of(paths.checkpoint), parent_of(paths.abort)):
         if is_outside(path, paths.root) and path != paths.root:
             make_lasting_dirs(files, path)
 
@@ -159,6 +205,19 @@ def take_lock(files: Files, root: str) -> File:
     """Lock the directory for the life of the process. Raises StoreLocked if another process has
     it."""
     return files.lock(f"{root}/{LOCK}")
+
+
+def take_locks_outside(files: Files, paths: Paths) -> Iterator[File]:
+    """Lock the directories outside of the store directory, and the store directories that they lie
+    in: another broker may have one of them at its usual place. Raises StoreLocked."""
+    owners: set[str] = set()
+    for path in paths.directories:
+        if is_outside(path, paths.root):
+            yield files.lock_dir(path)
+            owners.add(parent_of(path))
+    for owner in sorted(owners):
+        if files.exists(f"{owner}/{LOCK}") and owner != paths.root:
+            yield take_lock(files, owner)
 
 
 def was_used_by_another(lock: File) -> bool:

@@ -67,22 +67,24 @@ def take(
     locks: list[File],
     now_ms: int,
     lenient: bool,
+    rebuild: bool = False,
 ) -> Shortfall | None:
-    """Lock the directory after checking that it may be opened. Returns what its log lacks. The
-    locks are added to `locks`, that of the store directory first, even if this raises."""
+    """Lock the directory after checking that it may be opened. Returns what its log lacks.
+    `rebuild`: queues and index may be missing, because they are derived again. The locks are added
+    to `locks`, that of the store directory first, even if this raises."""
     layout.check_distinct(paths)
     # A refused directory stays unchanged: not even a lock file is created there.
     if files.exists(paths.lock):
         locks.append(layout.take_lock(files, paths.root))
     shortfall = preflight.examine(files, paths, config, now_ms)
+    preflight.check_apart(files, paths, config, rebuild=rebuild)
     if shortfall is not None and not (lenient or shortfall.may_open(config)):
         raise preflight.refuse(paths, shortfall)
     make_lasting_dirs(files, paths.root)
     if not locks:
         locks.append(layout.take_lock(files, paths.root))
     layout.make_directories(files, paths)
-    if layout.is_outside(paths.commit_log, paths.root):
-        locks.append(files.lock_dir(paths.commit_log))
+    locks.extend(layout.take_locks_outside(files, paths))
     return shortfall
 
 
@@ -129,7 +131,15 @@ def open_parts(
     """Lock the directory, create the parts of its store, and recover them. The locks are added to
     `locks`, even if this raises."""
     now_ms = clock.now_ms()
-    shortfall = take(files, paths, config, locks=locks, now_ms=now_ms, lenient=start.is_repaired)
+    shortfall = take(
+        files,
+        paths,
+        config,
+        locks=locks,
+        now_ms=now_ms,
+        lenient=start.is_repaired,
+        rebuild=start.rebuild,
+    )
     incidents = Incidents(files, paths.tables)
     report = StartReport(incidents, now_ms, is_repaired=start.is_repaired)
     if shortfall is not None:
@@ -137,7 +147,7 @@ def open_parts(
     late = find_late_begin(files, paths, config, lock=locks[0])
     if late is not None:
         report.log_begins_late(late)
-    layout.record_paths(files, paths)
+    layout.record_paths(files, paths, now_ms)
     was_clean = not files.exists(paths.abort)
     checkpoint = CheckpointFile(files, paths.checkpoint)
     if layout.was_used_by_another(locks[0]):

@@ -20,7 +20,15 @@ from tianzhou.store.consume_queue import Queues
 from tianzhou.store.derive import store_time_of
 from tianzhou.store.errors import StoreRefused
 from tianzhou.store.files import File, Files, list_visible
-from tianzhou.store.layout import Paths, recorded_paths
+from tianzhou.store.layout import (
+    PATHS,
+    Paths,
+    Recorded,
+    is_outside,
+    marker_of,
+    paths_of,
+    recorded_paths,
+)
 from tianzhou.store.scan import NOWHERE, LogScan, next_sound_record, sound_record_at
 from tianzhou.store.segments import Segment, file_name
 from tianzhou.store.tables import Tables
@@ -165,12 +173,11 @@ def _check_new(files: Files, paths: Paths, checkpoint: Checkpoint) -> None:
     if not evidence:
         return
     recorded = recorded_paths(files, paths.root).commit_log_path
-    hint = f" It was at {recorded} when the store was last open." if recorded else ""
     raise StoreRefused(
         f"there is no commit log in {paths.commit_log}, but {' and '.join(evidence)}. Nothing was "
-        f"changed.{hint} If the log has a disk of its own, mount it; if it has another path, set "
-        "commit_log_path (storePathCommitLog); if it is lost, restore a backup, or start with an "
-        "empty directory"
+        f"changed.{_was_at(recorded)} If the log has a disk of its own, mount it; if it has "
+        "another path, set commit_log_path (storePathCommitLog); if it is lost, restore a backup, "
+        "or start with an empty directory"
     )
 
 
@@ -193,6 +200,156 @@ def _evidence(files: Files, paths: Paths, checkpoint: Checkpoint) -> list[str]:
     if offsets:
         found.append(f"consumer groups have read up to {offsets} offsets of it")
     return found
+
+
+def _was_at(recorded: str) -> str:
+    return f" It was at {recorded} when the store was last open." if recorded else ""
+
+
+# Parts with a path of their own
+
+
+class _Part(NamedTuple):
+    """A part that may have a path of its own, and so perhaps a disk of its own."""
+
+    what: str
+    path: str
+    usual: str
+    recorded: str
+    setting: str
+    counted: int
+    """How much of it the checkpoint knows, in files or bytes of log."""
+    lost: str
+    """What to do if it is lost."""
+    is_derived: bool = True
+
+
+def check_apart(files: Files, paths: Paths, config: StoreConfig, *, rebuild: bool) -> None:
+    """Raise StoreRefused if a part with a path of its own is not there, or belongs to another
+    store: its disk may not be mounted, or paths may be swapped. `rebuild`: queues and index are
+    derived again, so they may be missing."""
+    has_log = bool(list_visible(files, paths.commit_log))
+    if not rebuild:
+        _check_root(files, paths)
+    checkpoint = read_checkpoint(files, paths.checkpoint)
+    recorded = recorded_paths(files, paths.root)
+    for part in _parts(paths, checkpoint, recorded):
+        marker = marker_of(files, part.path) if is_outside(part.path, paths.root) else ""
+        if marker and not _is_own(marker, recorded.store, paths.root):
+            raise StoreRefused(
+                f"{part.path} has the {part.what} of another store, that of "
+                f"{marker.partition(' ')[2]}. Nothing was changed. Perhaps two paths are swapped, "
+                f"or a disk is mounted in the wrong place: check {part.setting}"
+            )
+        was_there = part.recorded != "" and has_log
+        is_known = part.path != part.usual and checkpoint.exact and part.counted > 0
+        is_missing = not marker and not list_visible(files, part.path)
+        if is_missing and (was_there or is_known) and not (rebuild and part.is_derived):
+            raise StoreRefused(
+                f"there are no {part.what} in {part.path}, but the store has messages. Nothing was "
+                f"changed.{_was_at(part.recorded)} If they have a disk of their own, mount it; if "
+                f"they have another path, set {part.setting}; if they are lost, {part.lost}"
+            )
+    if checkpoint.exact and is_outside(paths.commit_log, paths.root):
+        _check_same_log(files, paths, config, checkpoint)
+
+
+def _is_own(marker: str, identity: str, root: str) -> bool:
+    """Whether a directory with this marker belongs to the store. A crash may have left markers of a
+    store whose identity was not recorded yet; they name its directory."""
+    return marker == identity if identity else marker.partition(" ")[2] == root
+
+
+def _check_root(files: Files, paths: Paths) -> None:
+    """A log outside of the store directory belongs to a store that has a checkpoint."""
+    log = list_visible(files, paths.commit_log) if is_outside(paths.commit_log, paths.root) else []
+    if log and not files.exists(paths.checkpoint) and not files.exists(f"{paths.root}/{PATHS}"):
+        raise StoreRefused(
+            f"{paths.commit_log} has {len(log)} commit log files, but {paths.root} is not their "
+            "store directory: it has no checkpoint. Nothing was changed. If the store directory "
+            "has a disk of its own, mount it; if it has another path, set --data "
+            "(storePathRootDir); if the log belongs to another broker, set another commit_log_path "
+            "(storePathCommitLog). If only the log is left, write its path into "
+            f'{paths.root}/{PATHS}, as {{"commitLogPath": "{paths.commit_log}"}}, and run: '
+            f"tianzhou store rebuild {paths.root}"
+        )
+
+
+def _parts(paths: Paths, checkpoint: Checkpoint, recorded: Recorded) -> tuple[_Part, ...]:
+    usual = paths_of(paths.root, StoreConfig())
+    again = f"derive them from the log again: tianzhou store rebuild {paths.root}"
+    return (
+        _Part(
+            "tables of topics and offsets",
+            paths.tables,
+            usual.tables,
+            recorded.tables_path,
+            "tables_path",
+            checkpoint.flushed,
+            'restore a backup, or create consumerOffset.json there with the content {"offsetTable":'
+            "{}} and create the topics again",
+            is_derived=False,
+        ),
+        _Part(
+            "consume queues",
+            paths.consume_queue,
+            usual.consume_queue,
+            recorded.consume_queue_path,
+            "consume_queue_path (storePathConsumeQueue)",
+            checkpoint.queues,
+            again,
+        ),
+        _Part(
+            "index files",
+            paths.index,
+            usual.index,
+            recorded.index_path,
+            "index_path (storePathIndex)",
+            checkpoint.index_files,
+            again,
+        ),
+    )
+
+
+def _check_same_log(
+    files: Files, paths: Paths, config: StoreConfig, checkpoint: Checkpoint
+) -> None:
+    """Raise StoreRefused if a record lies across the position up to which the checkpoint saw whole
+    records. Damage does not do that; the log of another store does."""
+    size, derived = config.commit_log_file_bytes, checkpoint.derived
+    with _opened(files, paths.commit_log, size) as log:
+        if not log or derived <= log[0].start:
+            return
+        anchored = sound_record_at(log, size, checkpoint.anchor)
+        if anchored is not None and checkpoint.anchor + len(anchored) == derived:
+            return
+        across = _record_across(log, size, derived)
+    if across is not None:
+        raise StoreRefused(
+            f"the commit log in {paths.commit_log} is not the one that {paths.checkpoint} "
+            f"describes: its record at offset {across} lies across offset {derived}, where a "
+            "record ended when the checkpoint was written. Nothing was changed. Perhaps two paths "
+            "are swapped, or a disk is mounted in the wrong place: check commit_log_path "
+            "(storePathCommitLog) and the store directory (--data, storePathRootDir)"
+        )
+
+
+def _record_across(log: list[Segment], size: int, position: int) -> int | None:
+    """The start of the intact record that begins before this position and ends behind it."""
+    at = _last_used(log, PhysicalOffset(position // size * size))
+    while True:
+        scan = LogScan(log, size, at, None)
+        for piece in scan:
+            if piece.end_offset > position:
+                before = [start for start in piece.starts if piece.base + start <= position]
+                across = piece.base + before[-1] if before else position
+                return across if across < position else None
+            if piece.end_offset == position:
+                return None
+        following = next_sound_record(log, size, scan.halt.offset, None)
+        if following is None or following >= position:
+            return None
+        at = following
 
 
 # Where the log ends

@@ -48,6 +48,17 @@ def usages(files: Files, paths: Paths) -> dict[str, Usage]:
     return {path: files.usage(path) for path in apart.values()}
 
 
+def usages_of_parts(files: Files, paths: Paths) -> dict[str, Usage]:
+    """Usage of the disk that each part of the store is on; parts may share one."""
+    parts = {
+        "log": paths.commit_log,
+        "queues": paths.consume_queue,
+        "index": paths.index,
+        "tables": paths.tables,
+    }
+    return {part: files.usage(path) for part, path in parts.items() if files.exists(path)}
+
+
 class Verdict(NamedTuple):
     """How many of the oldest files to remove now, and why."""
 

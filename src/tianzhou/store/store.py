@@ -35,7 +35,7 @@ from tianzhou.store.incidents import Incidents
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.layout import Paths
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
-from tianzhou.store.retention import Retention, usages
+from tianzhou.store.retention import Retention, usages_of_parts
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.search import Boundary
 from tianzhou.store.tables import Tables
@@ -252,9 +252,9 @@ class MessageStore:
         """Usage of the disk with the log."""
         return self.files.usage(self.paths.commit_log)
 
-    def usages(self) -> dict[str, Usage]:
-        """Usage of every disk of the store, by path."""
-        return usages(self.files, self.paths)
+    def usages_of_parts(self) -> dict[str, Usage]:
+        """Usage of the disk that each part is on, by `log`, `queues`, `index` and `tables`."""
+        return usages_of_parts(self.files, self.paths)
 
     # Appending
 

@@ -197,6 +197,7 @@ def test_metrics_count_members_by_role_without_client_names() -> None:
         "kind",
         "le",
         "metric",
+        "part",
         "queue",
         "result",
         "role",

@@ -65,3 +65,37 @@ def test_open_lenient_accepts_a_short_log() -> None:
     found = taken(disk, CONFIG, [], lenient=True)
     assert found is not None
     assert found.end == end
+
+
+def test_open_a_log_in_use_by_another_broker_is_rejected() -> None:
+    disk = SimDisk()
+    config = replace(CONFIG, commit_log_path="shared/log")
+    first = MessageStore(disk, "one", config, ManualClock())
+    with pytest.raises(StoreLocked):
+        MessageStore(disk, "two", config, ManualClock())
+    first.append(chunk(b"one"))
+    first.close()
+    with pytest.raises(StoreRefused, match="two is not their store directory"):
+        MessageStore(disk, "two", config, ManualClock())
+
+
+@pytest.mark.parametrize("setting", ["consume_queue_path", "index_path", "tables_path"])
+def test_open_a_path_in_use_by_another_broker_is_rejected(setting: str) -> None:
+    disk = SimDisk()
+    config = replace(CONFIG, **{setting: "shared/part"})  # type: ignore[arg-type]
+    first = MessageStore(disk, "one", config, ManualClock())
+    for _ in range(2):  # while it runs, and afterwards
+        with pytest.raises(StoreRefused, match="of another store, that of one"):
+            MessageStore(disk, "two", config, ManualClock())
+        first.close()
+    assert not disk.exists("two")
+    MessageStore(disk, "one", config, ManualClock()).close()
+
+
+def test_open_a_log_within_the_directory_of_another_broker_is_rejected() -> None:
+    disk = SimDisk()
+    first = MessageStore(disk, "one", CONFIG, ManualClock())
+    inside = replace(CONFIG, commit_log_path="one/commitlog")
+    with pytest.raises(StoreLocked):
+        MessageStore(disk, "two", inside, ManualClock())
+    first.close()

@@ -69,6 +69,12 @@ ELSEWHERE = StoreConfig(
 )
 
 
+def record(disk: SimDisk, config: StoreConfig) -> None:
+    paths = layout.paths_of("store", config)
+    layout.make_directories(disk, paths)
+    layout.record_paths(disk, paths, 1)
+
+
 def test_paths_are_in_the_directory_unless_configured() -> None:
     usual = layout.paths_of("store", StoreConfig())
     assert (usual.commit_log, usual.tables) == ("store/commitlog", "store/config")
@@ -77,20 +83,20 @@ def test_paths_are_in_the_directory_unless_configured() -> None:
 
 
 def test_recorded_paths_survive_power_loss(disk: SimDisk) -> None:
-    layout.record_paths(disk, layout.paths_of("store", ELSEWHERE))
+    record(disk, ELSEWHERE)
     kept = SimDisk(lost(disk))
     assert layout.with_recorded_paths(kept, "store", StoreConfig()) == ELSEWHERE
 
 
 def test_default_paths_are_not_recorded(disk: SimDisk) -> None:
     given = StoreConfig(commit_log_path="store/commitlog")
-    layout.record_paths(disk, layout.paths_of("store", given))
+    record(disk, given)
     assert disk.list("store") == []
 
 
 def test_paths_moved_back_into_the_directory_are_recorded(disk: SimDisk) -> None:
-    layout.record_paths(disk, layout.paths_of("store", ELSEWHERE))
-    layout.record_paths(disk, layout.paths_of("store", StoreConfig()))
+    record(disk, ELSEWHERE)
+    record(disk, StoreConfig())
     assert layout.with_recorded_paths(disk, "store", StoreConfig()) == StoreConfig()
 
 

@@ -130,17 +130,17 @@ class Runtime:
 
     def _disk(self) -> dict[str, str]:
         try:
-            usage, usages = self.store.usage, self.store.usages()
+            usage, parts = self.store.usage, self.store.usages_of_parts()
         except OSError:
             # The directory was moved away, or its disk fails. RocketMQ reports -1 then.
             return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
-        queues = usages.get(self.store.paths.consume_queue, usage)
         return {
             "commitLogDirCapacity": (
                 f"Total : {_size_text(usage.total)}, Free : {_size_text(usage.free)}."
             ),
             "commitLogDiskRatio": str(usage.used_ratio),
-            "consumeQueueDiskRatio": str(queues.used_ratio),
+            "consumeQueueDiskRatio": str(parts.get("queues", usage).used_ratio),
+            **{f"{part}DiskRatio": str(found.used_ratio) for part, found in parts.items()},
         }
 
     def _earliest_ms(self) -> int:

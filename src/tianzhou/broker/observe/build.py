@@ -15,7 +15,7 @@ from tianzhou.broker.groups.lags import Lags
 from tianzhou.broker.metrics import Metric, Series, counters, gauges
 from tianzhou.broker.observe.admin import AdminBroker, Runtime
 from tianzhou.broker.observe.group_rows import GroupRows
-from tianzhou.broker.observe.health import PortAlarms, StoreAlarms, store_metrics
+from tianzhou.broker.observe.health import PortAlarms, StoreAlarms, part_metrics, store_metrics
 from tianzhou.broker.observe.views import BrokerFacts, QueueDepths, Views
 from tianzhou.broker.observe.watchdog import Kind, Watchdog, WatchdogInputs
 from tianzhou.broker.rejections import Refusals
@@ -243,4 +243,5 @@ def _metrics(base: Foundation, watchdog: Watchdog) -> tuple[Metric, ...]:
             lambda: [((kind,), 1) for kind in sorted({a.kind for a in base.alarms.current()})],
         ),
         *store_metrics(base.store),
+        *part_metrics(base.store),
     )

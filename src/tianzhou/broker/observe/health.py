@@ -270,6 +270,34 @@ def store_metrics(store: MessageStore) -> tuple[Metric, ...]:
     )
 
 
+def part_metrics(store: MessageStore) -> tuple[Metric, ...]:
+    """The disks of the parts of the store, which may each have one of its own."""
+
+    def part_bytes(of: Callable[[Usage], int]) -> Callable[[], list[Series]]:
+        def read() -> list[Series]:
+            try:
+                return [((part,), of(usage)) for part, usage in store.usages_of_parts().items()]
+            except OSError:
+                return []
+
+        return read
+
+    return (
+        gauges(
+            "part_disk_size_bytes",
+            "Size of the disk that a part of the store is on: log, queues, index, tables",
+            ("part",),
+            part_bytes(lambda usage: usage.total),
+        ),
+        gauges(
+            "part_disk_free_bytes",
+            "Free space on it",
+            ("part",),
+            part_bytes(lambda usage: usage.free),
+        ),
+    )
+
+
 def _findings_of_start(store: MessageStore) -> Iterator[Series]:
     report = store.recovered
     yield ("cuts",), int(report.cut_at is not None)
