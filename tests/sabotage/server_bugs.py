@@ -1,4 +1,4 @@
-"""Bugs planted in connection admission, event loop turns, the log, and runtime settings.
+"""Bugs planted in connection admission, event loop turns, waits, the log, and runtime settings.
 
 The suite of a bug is the test that must catch it, as `module:function`.
 """
@@ -261,4 +261,55 @@ NOTICES: Final = (
     ),
 )
 
-BUGS: Final = (*CONNECTIONS, *TURNS, *LOG, *SETTINGS, *NOTICES)
+_FAIL_FAST: Final = _BROKER + "ingest.send:Send._in_time"
+
+WAITS: Final = (
+    _bug(
+        "sends rejected as busy and stored nevertheless",
+        "test_fail_fast:test_send_that_waited_too_long_is_rejected_and_not_stored",
+        (_FAIL_FAST, "return oneway", "return indexes"),
+    ),
+    _bug(
+        "one-way sends dropped",
+        "test_fail_fast:test_send_oneway_is_stored_however_long_it_waited",
+        (_FAIL_FAST, "oneway.append(index)", "pass"),
+    ),
+    _bug(
+        "a stalled disk forgotten once its senders timed out",
+        "test_fail_fast:test_send_behind_a_stalled_disk_is_rejected_after_the_others_timed_out",
+        (
+            _BROKER + "writing.log_writer:Acks.expire",
+            "self._expired = Unconfirmed(parked.end, since)",
+            "pass",
+        ),
+    ),
+    _bug(
+        "a disk that moves again taken for stalled",
+        "test_fail_fast:test_send_behind_a_stalled_disk_is_rejected_after_the_others_timed_out",
+        (
+            _BROKER + "writing.log_writer:Writer.stall",
+            "if self._durability.verdict(oldest.end) is not None:",
+            "if False:",
+        ),
+    ),
+    _bug(
+        "what arrived during a pause dated after it",
+        "test_arrivals:test_pulse_after_a_pause_dates_the_reads_of_two_rounds_before_it",
+        (
+            "tianzhou.net.arrivals:Pulse._detect",
+            "self._loop.call_soon(self._loop.call_soon, self._forget)",
+            "self._loop.call_soon(self._forget)",
+        ),
+    ),
+    _bug(
+        "bytes in the kernel dated when they are read",
+        "test_arrivals:test_arrival_of_bytes_that_the_kernel_had_is_when_it_was_asked",
+        (
+            "tianzhou.net.arrivals:Arrival.read",
+            "self.at_s = min(self.at_s, self.unread_at_s)",
+            "pass",
+        ),
+    ),
+)
+
+BUGS: Final = (*CONNECTIONS, *TURNS, *LOG, *SETTINGS, *NOTICES, *WAITS)

@@ -158,6 +158,31 @@ class BrokerConfig:
         100_000, min=1, max=10_000_000, help="Maximum number of pulls that wait at the same time."
     )
 
+    fail_fast: bool = setting(
+        True,
+        alias="brokerFastFailureEnable",
+        live=True,
+        help="Reject a send with SYSTEM_BUSY, before anything is stored, when it waits longer than "
+        "the two settings below, so that its producer sends it to another broker.",
+    )
+    send_wait_max_ms: int = setting(
+        200,
+        min=0,
+        max=600_000,
+        alias="waitTimeMillsInSendQueue",
+        live=True,
+        help="How long a send may wait in the broker before it is stored; 0 for any time.",
+    )
+    store_stall_max_ms: int = setting(
+        1_000,
+        min=0,
+        max=600_000,
+        alias="osPageCacheBusyTimeOutMills",
+        live=True,
+        help="Sends are rejected while stored messages have waited longer than this for the disk "
+        "or for replicas; 0: never.",
+    )
+
     offsets_save_ms: int = setting(
         5_000,
         min=100,

@@ -182,6 +182,18 @@ class Mornings:
             self.yesterday, self.today = self.today, counts
 
 
+class Refusals:
+    """Rejected requests."""
+
+    __slots__ = ("busy", "by_code")
+
+    def __init__(self) -> None:
+        self.by_code: Counter[int] = Counter()
+        """By response code."""
+        self.busy: Counter[str] = Counter()
+        """Sends that were rejected because they would have waited too long, by cause."""
+
+
 class Stats:
     """Owner: the broker loop."""
 
@@ -193,8 +205,7 @@ class Stats:
         """Pulls that found nothing."""
         self.put_latency = Latency()
         self.get_latency = Latency()
-        self.refusals: Counter[int] = Counter()
-        """Rejected requests, by response code."""
+        self.refusals = Refusals()
         self.topic_puts: dict[str, Flow] = {}
         self.group_gets: dict[tuple[str, str], Flow] = {}
         """By topic and group; the next as well."""
@@ -225,7 +236,7 @@ class Stats:
 
     def refused(self, code: int, count: int = 1) -> None:
         """Count requests that got an error response."""
-        self.refusals[code] += count
+        self.refusals.by_code[code] += count
 
     def put(self, topic: str, count: int, size: int) -> None:
         """Count stored messages."""

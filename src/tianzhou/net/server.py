@@ -48,6 +48,7 @@ class Server:
     def listen(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket; all sockets share the port's limits."""
         self._acceptor.listen(bound)
+        self._shared.pulse.start()
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
@@ -76,6 +77,7 @@ class Server:
     async def close(self) -> None:
         """Stop accepting, send queued responses and close every connection."""
         self._acceptor.close()
+        self._shared.pulse.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in tuple(self._connections):
@@ -90,6 +92,7 @@ class Server:
     def abort(self) -> None:
         """Close everything at once, as the end of a process does."""
         self._acceptor.close()
+        self._shared.pulse.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in tuple(self._connections):

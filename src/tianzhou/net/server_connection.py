@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
+from tianzhou.net.arrivals import LARGE_READ_BYTES, Arrival, Pulse, count_unread
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.record.ids import Host, encode_host
@@ -187,8 +188,12 @@ class Shared:
     broken_count: int = 0
     """Connections closed because of invalid frames."""
     turns: Turns = field(default_factory=Turns)
+    pulse: Pulse = field(init=False)
     relieve: Callable[[], None] = lambda: None
     """Called when partial or unsent bytes exceed their limit."""
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.loop)
 
 
 @dataclass(slots=True)
@@ -227,11 +232,15 @@ class Times:
     """When things happened on one connection; the server closes it if they take too long."""
 
     heard_at: float
+    arrival: Arrival = field(init=False)
     partial_since: float | None = None
     """When the first byte of an incomplete frame arrived."""
     blocked_since: float | None = None
     """Since when the peer has not read its responses."""
     closing_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.arrival = Arrival(self.heard_at)
 
 
 @dataclass(slots=True)
@@ -284,8 +293,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         return (self._own or self._shared.buffer).writable()
 
     def buffer_updated(self, nbytes: int) -> None:
-        shared = self._shared
-        self.times.heard_at = shared.loop.time()
+        shared, times = self._shared, self.times
+        now = times.heard_at = shared.loop.time()
+        arrival, pulse = times.arrival, shared.pulse
+        arrived_at = now if now < pulse.overdue_at_s else pulse.before_pause(now)
+        arrival.at_s = arrived_at
+        if nbytes >= LARGE_READ_BYTES or arrival.unread_bytes:
+            arrival.read(nbytes, arrived_at, self._count_unread)
         buffer = self._own or shared.buffer
         buffer.wrote(nbytes)
         if shared.turns.may_begin(self._turn.cost_s):
@@ -422,6 +436,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     @property
+    def waited_s(self) -> float:
+        """How long the frames that are being processed have waited, as far as that is known."""
+        return self._shared.loop.time() - self.times.arrival.at_s
+
+    @property
     def is_leaving(self) -> bool:
         return self._turn.left is not None
 
@@ -459,6 +478,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._backlog.is_paused and self.is_open and self._transport is not None:
             self._backlog.is_paused = True
             self._transport.pause_reading()
+            self.times.arrival.ask(self._shared.loop.time(), self._count_unread)
+
+    def _count_unread(self) -> int:
+        sock = self.extra("socket")
+        return 0 if sock is None else count_unread(sock.fileno())
 
     def _resume_soon(self) -> None:
         try:

@@ -65,6 +65,8 @@ class RecordingPeer:
         self.local = "10.0.0.1:10911"
         self.is_open = True
         self.has_enough = self.is_leaving = False
+        self.waited_s = 0.0
+        """How long the next frames have waited."""
         self.waiting_count = 0
         self.told: list[Told] = []
         self._sent = bytearray()

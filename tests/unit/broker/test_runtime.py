@@ -105,6 +105,7 @@ def test_runtime_info_measures_a_real_disk(tmp_path: Path) -> None:
             stats=slices.base.stats,
             held_pulls=lambda: 3,
             waiting_answers=lambda: 2,
+            waiting_ms=lambda: 7,
             delay_table=store.tables.delay_offsets.load,
             held_pulls_max=9,
         )
@@ -114,5 +115,7 @@ def test_runtime_info_measures_a_real_disk(tmp_path: Path) -> None:
         assert table["commitLogDirCapacity"].startswith("Total : ")
         assert table["pullThreadPoolQueueSize"] == "3"
         assert table["sendThreadPoolQueueSize"] == "2"
+        assert table["sendThreadPoolQueueHeadWaitTimeMills"] == "7"
+        assert table["queuesDiskRatio"] == table["consumeQueueDiskRatio"]
     finally:
         store.close()

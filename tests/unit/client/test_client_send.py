@@ -33,6 +33,7 @@ ERRORS = {
     "unreachable": lambda: Unreachable("a:1", "refused"),
     "no_topic": lambda: remote_error("a:1", ResponseCode.TOPIC_NOT_EXIST, None),
     "no_permission": lambda: remote_error("a:1", ResponseCode.NO_PERMISSION, None),
+    "busy": lambda: remote_error("a:1", ResponseCode.SYSTEM_BUSY, None),
     "illegal": lambda: remote_error("a:1", ResponseCode.MESSAGE_ILLEGAL, None),
     "invalid": lambda: remote_error("a:1", ResponseCode.INVALID_PARAMETER, None),
     "topic_not_found": lambda: TopicNotFound("t"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _WRITE: Final = 2
 _ALL: Final = "6"
+_PARTS: Final = ("log", "queues", "index", "tables")
+"""The parts of a store, each of which may have a disk of its own."""
 
 
 def refusal_of(session: Session, status: "BrokerStatus") -> str:
@@ -64,7 +66,13 @@ def _facts(session: Session, name: str, *, everything: bool) -> dict[str, Any]:
         "sent_per_second": found.put_per_second,
         "read_per_second": found.get_per_second,
         "sent_today": found.put_today,
+        "rejected_busy": int(found.facts.get("sendsRejectedBusy", 0)),
         "disk_used_ratio": found.disk_used_ratio,
+        "part_disk_used_ratio": {
+            part: float(found.facts[f"{part}DiskRatio"])
+            for part in _PARTS
+            if f"{part}DiskRatio" in found.facts
+        },
         "producers": {group: len(clients) for group, clients in sorted(producers.items())},
         "alarms": _alarms(session, name),
         "facts": dict(found.facts) if everything else {},
@@ -101,8 +109,14 @@ def _alarm_lines(alarm: dict[str, Any]) -> "Iterator[RenderableType]":
     yield output.sentence(f"        → {alarm['fix']}", "dim")
 
 
+def _disk_used(ratio: float, by_part: dict[str, float]) -> str:
+    """One figure for a store on one disk, else one for each part."""
+    if len({f"{part:.0%}" for part in by_part.values()}) > 1:
+        return ", ".join(f"{used:.0%} ({part})" for part, used in by_part.items())
+    return "unknown" if ratio < 0 else f"{ratio:.0%}"
+
+
 def _view(found: dict[str, Any]) -> "RenderableType":
-    ratio = found["disk_used_ratio"]
     producers = ", ".join(f"{group} ({count})" for group, count in found["producers"].items())
     facts = {
         "broker": found["broker"],
@@ -113,7 +127,8 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "sent per second": found["sent_per_second"],
         "read per second": found["read_per_second"],
         "sent today": found["sent_today"],
-        "disk used": "unknown" if ratio < 0 else f"{ratio:.0%}",
+        "rejected as busy": found["rejected_busy"],
+        "disk used": _disk_used(found["disk_used_ratio"], found["part_disk_used_ratio"]),
         "producers": producers or "none",
         "alarms": len(found["alarms"]) or "none",
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.ingest.admission import Admission
+from tianzhou.broker.ingest.fail_fast import CAUSES, FailFast
 from tianzhou.broker.ingest.replies import Replies
 from tianzhou.broker.ingest.retry import SendBack
 from tianzhou.broker.ingest.send import Send
@@ -43,7 +44,16 @@ def build(
         timers_are_full=timers_are_full,
         halves_are_full=halves_are_full,
     )
-    send = Send(config, topics.topics, admission, writer, refused=base.stats.refused)
+    fail_fast = FailFast(config, writer.stall, base.stats, clock)
+    base.alarms.add(fail_fast.alarms)
+    send = Send(
+        config,
+        topics.topics,
+        admission,
+        writer,
+        fail_fast=fail_fast,
+        refused=base.stats.refused,
+    )
     permission.changed.insert(0, send.forget_targets)  # before name servers learn of the change
     base.role_state.changed.append(send.forget_targets)
     serves = (
@@ -65,7 +75,9 @@ def build(
         ),
     )
     contribution = Slice(
-        serves=serves, metrics=_metrics(base.stats, writer), adopts=(admission.adopt,)
+        serves=serves,
+        metrics=_metrics(base.stats, writer),
+        adopts=(admission.adopt, fail_fast.adopt),
     )
     return IngestSlice(admission=admission, send=send, slice=contribution)
 
@@ -95,6 +107,12 @@ def _metrics(stats: Stats, writer: Writer) -> tuple[Metric, ...]:
             "dispatch_delay_seconds",
             "From the append of a chunk until consumers can see it",
             writer.dispatch_delays.histogram,
+        ),
+        counters(
+            "sends_rejected_busy",
+            "Sends rejected with SYSTEM_BUSY because they would have waited too long, by cause",
+            ("cause",),
+            lambda: (((cause,), stats.refusals.busy[cause]) for cause in CAUSES),
         ),
         gauge(
             "waiting_sends",

@@ -27,6 +27,7 @@ from tianzhou.broker.ingest.admission import (
     new_entry,
     split,
 )
+from tianzhou.broker.ingest.fail_fast import FailFast
 from tianzhou.broker.names import TIMER_TOPIC
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.durable_reply import CODES, REMARKS
@@ -150,9 +151,11 @@ class Send:
         admission: Admission,
         writer: Writer,
         *,
+        fail_fast: FailFast,
         refused: Callable[[int, int], None],
     ) -> None:
         self._topics = topics
+        self._fail_fast = fail_fast
         self._admission = admission
         self._writer = writer
         self._responses = SendResponses(config, writer.form.store_host)
@@ -183,6 +186,7 @@ class Send:
         is_v2: bool,
     ) -> None:
         """Handle consecutive single sends with JSON headers."""
+        indexes = self._in_time(connection, batch, indexes)
         decode = _V2.decode if is_v2 else _V1.decode
         view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
         host, new, finish, kind = connection.remote_host, new_entry, self._finish, Entry
@@ -190,7 +194,7 @@ class Send:
         if len(host) > 8:
             indexes, slowly = (), indexes
             for index in slowly:
-                self.handle_send(connection, batch, index)
+                self._handle_one(connection, batch, index)
         entries: list[Entry] = []
         asked: list[Asked] = []
         for index in indexes:
@@ -217,7 +221,7 @@ class Send:
                 if connection.has_enough:
                     connection.leave(batch, index)
                     return
-                self.handle_send(connection, batch, index)
+                self._handle_one(connection, batch, index)
                 continue
             text += finish if text[-1] == "\x02" else "\x02" + finish
             entries.append(
@@ -238,6 +242,27 @@ class Send:
             )
             asked.append((header.opaque, queue_id, header.flag, unique))
         self._gather(connection, entries, asked)
+
+    def _in_time(
+        self, connection: ServerConnection, batch: FrameBatch, indexes: Sequence[int]
+    ) -> Sequence[int]:
+        """The sends to store; the others would wait too long and got their response."""
+        why = self._fail_fast.rejection(connection.waited_s)
+        if why is None:
+            return indexes
+        oneway: list[int] = []
+        rejected = why.response
+        for index in indexes:
+            header = decode_header(batch.header(index), batch.serialise_types[index])
+            if header.is_oneway:
+                oneway.append(index)
+            else:
+                connection.send(refusal(header, rejected))
+        count = len(indexes) - len(oneway)
+        if count:
+            self.refused(rejected.code, count)
+            self._fail_fast.rejected(why, count)
+        return oneway
 
     def _gather(
         self, connection: ServerConnection, entries: list[Entry], asked: list[Asked]
@@ -293,6 +318,7 @@ class Send:
         self, connection: ServerConnection, batch: FrameBatch, indexes: Sequence[int]
     ) -> None:
         """Handle consecutive batches with JSON headers, with one append."""
+        indexes = self._in_time(connection, batch, indexes)
         entries: list[Entry] = []
         asked: list[Asked] = []
         ends: list[int] = []
@@ -304,7 +330,7 @@ class Send:
                 if connection.has_enough:
                     connection.leave(batch, index)
                     return
-                self.handle_send(connection, batch, index)
+                self._handle_one(connection, batch, index)
                 continue
             one, inner = made
             entries += inner
@@ -375,8 +401,12 @@ class Send:
     # One at a time
 
     def handle_send(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
-        """Handle one send of any kind, with all checks. Raises HeaderError for an unreadable
-        header."""
+        """Handle one send of any kind. Raises HeaderError for an unreadable header."""
+        for one in self._in_time(connection, batch, (index,)):
+            self._handle_one(connection, batch, one)
+
+    def _handle_one(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
+        """Store one send, with all checks."""
         header = decode_header(batch.header(index), batch.serialise_types[index])
         try:
             fields = _KINDS[header.code].from_ext(header.ext)

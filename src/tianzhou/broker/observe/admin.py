@@ -47,6 +47,8 @@ class Runtime:
     stats: Stats
     held_pulls: Callable[[], int]
     waiting_answers: Callable[[], int]
+    waiting_ms: Callable[[], int]
+    """How long the first of them has waited."""
     delay_table: Callable[[], DelayOffsetTable]
     """How far the delivery of each delay level has come."""
     held_pulls_max: int
@@ -158,6 +160,8 @@ class Runtime:
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         table |= {
             "sendThreadPoolQueueSize": str(self.waiting_answers()),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(self.waiting_ms()),
+            "sendsRejectedBusy": str(self.stats.refusals.busy.total()),
             "pullThreadPoolQueueSize": str(self.held_pulls()),
             "pullThreadPoolQueueCapacity": str(self.held_pulls_max),
             "EndTransactionQueueSize": "0",

@@ -94,12 +94,19 @@ def build(
     runtime_config = RuntimeConfig(
         config, store.config, store.root, role=replica.role, group=replica.group
     )
+    writer = base.writer
+
+    def waiting_ms() -> int:
+        waiting = writer.stall(0.0)
+        return 0 if waiting is None else round(waiting[0] * 1000)
+
     runtime = Runtime(
         store=store,
         stats=stats,
         held_pulls=seen.pull.waiters.__len__,
         held_pulls_max=config.held_pulls_max,
-        waiting_answers=base.writer.acks.__len__,
+        waiting_answers=writer.acks.__len__,
+        waiting_ms=waiting_ms,
         delay_table=seen.scheduled.delays.table,
     )
     watchdog = _watchdog(base, seen, rebalance)
@@ -205,7 +212,7 @@ def _metrics(base: Foundation, watchdog: Watchdog) -> tuple[Metric, ...]:
     about = (tianzhou.__version__, config.cluster, config.name)
 
     def rejections() -> Iterator[Series]:
-        for code, count in sorted(stats.refusals.items()):
+        for code, count in sorted(stats.refusals.by_code.items()):
             yield (_RESPONSE_CODES.get(code, str(code)),), count
 
     def findings(counts: Callable[[], Counter[Kind]]) -> Callable[[], list[Series]]:

@@ -35,6 +35,15 @@ class _Parked(NamedTuple):
     end: PhysicalOffset
     deadline: float
     respond: Respond
+    since: float
+
+
+class Unconfirmed(NamedTuple):
+    """Messages that are stored and not durable."""
+
+    end: PhysicalOffset
+    since: float
+    """When the first of them was stored."""
 
 
 class Acks:
@@ -45,13 +54,25 @@ class Acks:
 
     def __init__(self) -> None:
         self._parked: deque[_Parked] = deque()
+        self._expired: Unconfirmed | None = None
+        """Messages that were not durable when their responses had to be sent."""
 
     def __len__(self) -> int:
         return len(self._parked)
 
-    def park(self, end: PhysicalOffset, deadline: float, respond: Respond) -> None:
+    def park(
+        self, end: PhysicalOffset, deadline: float, respond: Respond, *, since: float = 0.0
+    ) -> None:
+        """Keep a response until `deadline`; its messages were stored at `since`."""
         assert not self._parked or self._parked[-1].end <= end
-        self._parked.append(_Parked(end, deadline, respond))
+        self._parked.append(_Parked(end, deadline, respond, since))
+
+    @property
+    def oldest(self) -> Unconfirmed | None:
+        """The messages that wait longest, also if their responses were sent; None if none wait."""
+        if self._expired is not None:
+            return self._expired
+        return Unconfirmed(self._parked[0].end, self._parked[0].since) if self._parked else None
 
     def release(self, durable: PhysicalOffset) -> None:
         while self._parked and self._parked[0].end <= durable:
@@ -62,10 +83,17 @@ class Acks:
         they survive is unknown."""
         while self._parked and self._parked[0].deadline <= now:
             parked = self._parked.popleft()
+            since = self._expired.since if self._expired is not None else parked.since
+            self._expired = Unconfirmed(parked.end, since)
             parked.respond(why(parked.end))
+
+    def forget_expired(self) -> None:
+        """Called once the messages of expired responses are durable, or no longer waited for."""
+        self._expired = None
 
     def fail_all(self, outcome: Outcome) -> None:
         """Release all responses with an error: the store is broken, or the role is lost."""
+        self._expired = None
         while self._parked:
             self._parked.popleft().respond(outcome)
 
@@ -260,7 +288,22 @@ class Writer:
         if outcome is not None:
             respond(outcome)
         else:
-            self.acks.park(end, self._monotonic_s() + self._durability.timeout_s, respond)
+            now_s = self._monotonic_s()
+            self.acks.park(end, now_s + self._durability.timeout_s, respond, since=now_s)
+
+    def stall(self, limit_s: float) -> tuple[float, Outcome] | None:
+        """How long stored messages have waited to become durable, and the outcome that a message
+        has after a timeout; None if it is at most `limit_s`."""
+        oldest = self.acks.oldest
+        if oldest is None:
+            return None
+        waited_s = self._monotonic_s() - oldest.since
+        if waited_s <= limit_s:
+            return None
+        if self._durability.verdict(oldest.end) is not None:
+            self.acks.forget_expired()
+            return None
+        return waited_s, self._durability.failure(oldest.end)
 
     def settle(self) -> None:
         """Append what was gathered, dispatch it, notify waiters, and release responses."""

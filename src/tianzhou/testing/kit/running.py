@@ -51,7 +51,8 @@ SMALL_STORE: Final = StoreConfig(
 class RunningBroker:
     """A NameServer and a broker for a test, started by a `with` or `async with` block.
 
-    `config` and `store_config` are the settings of the broker and its store. `nameserver` is an
+    `config` and `store_config` are the settings of the broker and its store; by default it rejects
+    no send because the machine is slow (`fail_fast`). `nameserver` is an
     existing NameServer: an address, or another test broker, whose clock is then shared. Ports of 0
     are chosen by the system. `directory` holds the store and is kept; by default it is temporary.
 
@@ -76,7 +77,7 @@ class RunningBroker:
         beside = nameserver if isinstance(nameserver, RunningBroker) else None
         self.clock = clock or (beside.clock if beside else KitClock())
         self._config = replace(
-            config or BrokerConfig(), host=HOST, port=broker_port, vip_port=False
+            config or BrokerConfig(fail_fast=False), host=HOST, port=broker_port, vip_port=False
         )
         self._store_config = store_config
         self.directory = directory or Path()

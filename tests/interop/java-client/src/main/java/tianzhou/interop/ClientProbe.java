@@ -61,6 +61,8 @@ public final class ClientProbe {
                 return producers.start(command);
             case "send":
                 return producers.send(command);
+            case "load":
+                return producers.load(command);
             case "recall":
                 return producers.recall(command);
             case "consumer":

@@ -4,6 +4,8 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -17,6 +19,7 @@ import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
@@ -26,6 +29,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /** Producers by name, and everything they can send. */
 final class Producers {
     private static final int WAIT_SECONDS = 20;
+    private static final int LOAD_THREADS = 64;
     private static final int SEND_MS = 10_000; // the machine may be busy
 
     private final ClientProbe probe;
@@ -201,6 +205,47 @@ final class Producers {
             }
         }, SEND_MS);
         return result.get(WAIT_SECONDS, TimeUnit.SECONDS);
+    }
+
+    /** Send at a fixed rate with blocking sends; options: topic, rate, seconds, timeoutMs. Says `begun`
+     * as an event, and returns body, success and milliseconds of each send. */
+    Object load(Command command) throws Exception {
+        DefaultMQProducer producer = running.get(command.name);
+        producer.setSendMsgTimeout(command.number("timeoutMs", 3000));
+        int rate = command.number("rate", 100);
+        int count = rate * command.number("seconds", 1);
+        List<Object> results = Collections.synchronizedList(new ArrayList<>());
+        List<Thread> threads = new ArrayList<>();
+        probe.say(Json.map("event", "begun", "client", command.name, "message", count));
+        long begun = System.nanoTime();
+        for (int rank = 0; rank < LOAD_THREADS; rank++) {
+            int first = rank;
+            threads.add(new Thread(() -> {
+                for (int n = first; n < count; n += LOAD_THREADS) {
+                    results.add(timed(producer, command.get("topic"), "j" + n,
+                        begun + n * 1_000_000_000L / rate));
+                }
+            }));
+        }
+        threads.forEach(Thread::start);
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return Json.map("sends", results);
+    }
+
+    private static List<Object> timed(DefaultMQProducer producer, String topic, String body, long at) {
+        boolean isSent;
+        long start = 0;
+        try {
+            TimeUnit.NANOSECONDS.sleep(at - System.nanoTime());
+            start = System.nanoTime();
+            SendResult sent = producer.send(new Message(topic, body.getBytes(StandardCharsets.UTF_8)));
+            isSent = sent.getSendStatus() == SendStatus.SEND_OK;
+        } catch (Exception error) {
+            isSent = false;
+        }
+        return Arrays.asList(body, isSent, (System.nanoTime() - start) / 1_000_000);
     }
 
     /** Take back a timed message; options: topic, handle. */
