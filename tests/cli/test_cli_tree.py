@@ -21,6 +21,7 @@ SAYS_NOTHING_AS_JSON: Final = {
     "broker": "it serves; its ready file and, with --log-json, its log are JSON",
     "nameserver": "as broker",
     "up": "as broker",
+    "witness": "as broker",
     "completion": "a script for a shell",
     "grafana-dashboard": "a dashboard, which is JSON already",
 }

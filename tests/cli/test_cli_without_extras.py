@@ -18,6 +18,7 @@ from cli.core_environment import core_distributions, link_core, python_with_core
 from cli.test_cli_tree import COMMANDS, ONE_BROKER, command_in, played
 from tianzhou.base.extras import EXTRA_OF
 from tianzhou.testing import RunningBroker
+from tianzhou.testing.kit.server_process import spare_ports
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,11 @@ transaction resume nothing
 """
 """Commands that a lone broker, or one that serves, can only reject."""
 UP: Final = "up --nameserver-port 0 --broker-port 0 --http-port 0"
-SERVERS: Final = ("broker", "nameserver", "up")
+WITNESS: Final = (
+    "witness --raft-group g --raft-id w "
+    "--raft-peers n0=127.0.0.1:1;n1=127.0.0.1:2;w=127.0.0.1:{port}"
+)
+SERVERS: Final = ("broker", "nameserver", "up", "witness")
 RUN_LINES: Final = """
 import json, shlex
 from click.testing import CliRunner
@@ -149,10 +154,15 @@ def test_core_commands_without_a_broker_work(core: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("line", "fact"),
-    [("broker -p 0 -n 127.0.0.1:1", "broker"), ("nameserver -p 0", "nameserver"), (UP, "http")],
+    [
+        ("broker -p 0 -n 127.0.0.1:1", "broker"),
+        ("nameserver -p 0", "nameserver"),
+        (UP, "http"),
+        (WITNESS, "witness"),
+    ],
 )
 def test_core_servers_start_and_stop(core: Path, tmp_path: Path, line: str, fact: str) -> None:
-    with serving(core, tmp_path, line) as facts:
+    with serving(core, tmp_path, line.format(port=spare_ports(1))) as facts:
         assert "127.0.0.1" in facts[fact]
 
 

@@ -11,7 +11,7 @@ from docs.pages import ROOT, Page
 from docs.terminal import Terminal, accept, joined
 from tianzhou.replication.raft_settings import RaftSettings, check
 
-TRY, MEMBER, CONVERT, LIKE, SIMULATE = Page("docs/raft.md").blocks("sh")
+TRY, MEMBER, CONVERT, LIKE, TRY_PAIR, PAIR, SIMULATE = Page("docs/raft.md").blocks("sh")
 
 
 @pytest.mark.slow
@@ -42,6 +42,21 @@ def test_raft_page_conversion_commands_work(tmp_path: Path) -> None:
         shutil.copy(tmp_path / "tianzhou-data/raft/plain", tmp_path / "plain-of-n0")
         assert "n1 of orders" in terminal.type(f"{like} --yes")
         assert "n1 of orders already" in terminal.type(f"{like} --yes")
+
+
+@pytest.mark.slow
+def test_raft_page_starts_a_pair_with_a_witness(tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        said = terminal.play(TRY_PAIR)
+        assert (said.count("Leader"), said.count("Follower")) == (1, 1)
+        assert "Witness" in said
+
+
+def test_raft_page_commands_of_a_pair_are_accepted() -> None:
+    for line in joined(PAIR):
+        program, *words = shlex.split(line)
+        assert program == "tianzhou"
+        accept(words)
 
 
 @pytest.mark.slow

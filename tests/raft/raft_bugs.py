@@ -9,6 +9,7 @@ _CORE: Final = "tianzhou.raft.core:Core."
 _FOLLOWER: Final = "tianzhou.raft.follower:"
 _LEADER: Final = "tianzhou.raft.leader:"
 _LOG: Final = "tianzhou.raft.log:RaftLog."
+_MEMBERSHIP: Final = "tianzhou.raft.membership:"
 _NODE: Final = "tianzhou.raft.node:Node."
 _PROGRESS: Final = "tianzhou.raft.progress:Progress."
 
@@ -16,6 +17,11 @@ _PROGRESS: Final = "tianzhou.raft.progress:Progress."
 def _bug(name: str, *edits: tuple[str, str, str], seed: int = 0) -> Bug:
     """A bug that the simulation catches, starting with this seed."""
     return Bug(name, "simulation", seed, tuple(Edit(*edit) for edit in edits))
+
+
+def _of_witness(name: str, *edits: tuple[str, str, str], seed: int = 0) -> Bug:
+    """A bug that the simulation of groups with a witness catches."""
+    return Bug(name, "witness", seed, tuple(Edit(*edit) for edit in edits))
 
 
 def _directed(name: str, scenario: str, *edits: tuple[str, str, str]) -> Bug:
@@ -143,8 +149,9 @@ MEMBERS: Final = (
          (_NODE + "change", "newcomers = target.voters - history.current.voters",
           "newcomers = frozenset()"), seed=4),
     _bug("a learner gets a vote before it has caught up",
-         (_LEADER + "have_caught_up", "_answers(core, node) and _match(core, node) >= enough",
-          "True"), seed=8),
+         (_LEADER + "have_caught_up",
+          "_answers(core, node) and (node in witnesses or _match(core, node) >= enough)", "True"),
+         seed=8),
     _directed("a change leaves voters that do not answer", "change_needs_a_majority_that_answers",
          (_NODE + "change", "if not leader.answers_majority(core, target):", "if False:")),
     _bug("a joint membership is never left",
@@ -159,7 +166,8 @@ DOUBT: Final = (
     _bug("counted although it may have forgotten",
          (_LEADER + "_match", "0 if peer.doubt else peer.match", "peer.match"), seed=12),
     _bug("repaired before it has everything",
-         (_LEADER + "_send", "peer.doubt != 0 and min(log.commit, peer.match) >= peer.barrier",
+         (_LEADER + "_is_repaired",
+          "peer.doubt != 0 and min(core.log.commit, peer.match) >= peer.barrier",
           "peer.doubt != 0"), seed=5),
     _directed("still believed to have what it lost", "damaged_member",
          (_PROGRESS + "forgot", "self.match = LogIndex(0)", "pass")),
@@ -189,6 +197,44 @@ READS_AND_BOUNDS: Final = (
     ),
 )
 
+_FORGET: Final = (
+    "saved._replace(last=saved.commit, "
+    "terms=tuple(run for run in saved.terms if run[0] <= saved.commit))"
+)
+WITNESS: Final = (
+    _of_witness("a witness votes for anybody",
+                (_CANDIDATE + "on_vote_request", "and not core.log.is_ahead_of(",
+                 "and not (not core.config.is_witness) * core.log.is_ahead_of(")),
+    _of_witness("a witness forgets at a restart what it acknowledged",
+                (_NODE + "__init__", "saved=saved",
+                 f"saved={_FORGET} if config.is_witness else saved")),
+    _of_witness("a witness is told what only the leader's memory has",
+                (_LEADER + "_end", "else _match(core, peer)", "else log.last")),
+    _of_witness("a witness is told what is not committed when it has it",
+                (_LEADER + "_end", "match if log.terms.at(LogIndex(match)) == core.term else 0",
+                 "log.stable")),
+    _directed("a witness is ahead of copies that keep up", "witness_lets_a_copy_take_over",
+                (_LEADER + "_end", "if copies_suffice(core):", "if False:")),
+    _of_witness("a witness never counts",
+                (_LEADER + "commit", "if idle and not copies_suffice(core):", "if False:")),
+    _of_witness("a copy that is away keeps up",
+                (_LEADER + "_keeps_up",
+                 "_answers(core, node) and _match(core, node) >= core.leading.ends[0]", "True")),
+    _of_witness("a witness begins behind what is not committed",
+                (_LEADER + "_floor", "return core.log.commit if", "return core.log.stable if")),
+    _of_witness("a witness stands for election",
+                (_MEMBERSHIP + "Members.may_lead", " and node not in self.witnesses", "")),
+    _of_witness("a witness gets data",
+                (_LEADER + "_entries", "if core.log.members.is_witness(node):", "if False:")),
+    _directed("a witness never hears that it is repaired", "witness_is_replaced",
+                (_LEADER + "_must_restart", " and not _is_repaired(core, peer)", "")),
+    _directed("leadership is transferred to a witness", "witness_never_leads",
+              (_NODE + "hand_over", ".may_lead(target)", ".may_vote(target)")),
+    _directed("a witness waits for a leader that died", "witness_lets_a_copy_take_over",
+              (_NODE + "lost", "core.role in (Role.FOLLOWER, Role.LEARNER)",
+               "core.role is Role.FOLLOWER")),
+)  # fmt: skip
+
 BUGS: Final = (
     *COMMIT,
     *DURABILITY,
@@ -197,4 +243,5 @@ BUGS: Final = (
     *MEMBERS,
     *DOUBT,
     *READS_AND_BOUNDS,
+    *WITNESS,
 )

@@ -8,13 +8,14 @@
 A block is one or more commands, a line `----`, and the expected output. Nothing happens by itself:
 messages wait until they are delivered or dropped, and disks until a `sync`.
 
-    group ID... [learners=ID,..] [absent=ID,..]   members; absent ones run but are not members
+    group ID... [learners=ID,..] [absent=ID,..] [witness=ID]
+                             members; absent ones run but are not members
     tick ID [COUNT]          time passes for one node
     forget-leader ID...      these start an election at their next tick
     elect ID                 forget-leader for all, then a tick for ID, and everything settles
     propose ID TEXT...       clients send chunks
     read ID NAME             a client reads
-    change ID voters=.. [learners=..]     hand-over ID to=ID     trim ID to=INDEX
+    change ID voters=.. [learners=..] [witness=ID]     hand-over ID to=ID     trim ID to=INDEX
     deliver [FROM->TO]       deliver waiting messages (all, or those of one link)
     drop [FROM->TO]          lose them
     repeat FROM->TO          keep a copy of the waiting messages for `repeated`
@@ -28,10 +29,11 @@ messages wait until they are delivered or dropped, and disks until a `sync`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from tianzhou.raft.config import RaftConfig
-from tianzhou.raft.membership import members_of
+from tianzhou.raft.membership import Members, decode, members_of
 from tianzhou.raft.messages import (
     NOT_REJECTED,
     Append,
@@ -76,12 +78,14 @@ class Group:
         self.out: list[str] = []
         self.twice: list[Message] = []
         self.doubts = 0
+        self.witness: NodeId = ""
 
     # Nodes and disks
 
     def start(self, name: NodeId) -> None:
         disk = self.disks[name]
-        self.nodes[name] = Node(name, CONFIG, NoChance(), storage=disk, saved=disk.saved())
+        config = replace(CONFIG, is_witness=name == self.witness)
+        self.nodes[name] = Node(name, config, NoChance(), storage=disk, saved=disk.saved())
         node = self.nodes[name]
         self.roles[name] = node.role, node.hard.term
         self.commits[name] = node.core.log.commit
@@ -174,9 +178,12 @@ def _text(entry: Entry) -> str:
         case Kind.CHUNK:
             return entry.data.decode()
         case Kind.MEMBERS:
-            voters, outgoing, learners, _ = entry.data.decode().split("\n")
-            more = f" from {outgoing}" * bool(outgoing) + f" with {learners}" * bool(learners)
-            return f"[{voters}{more}]"
+            members = decode(entry.data)
+            said = [",".join(sorted(names)) for names in (members.outgoing, members.learners)]
+            more = f" from {said[0]}" * bool(said[0]) + f" with {said[1]}" * bool(said[1])
+            return f"[{','.join(sorted(members.voters))}{more}]"
+        case Kind.OMITTED:
+            return "-"
 
 
 def describe(message: Message) -> str:
@@ -228,7 +235,8 @@ class Script:
     def do_group(self, names: list[str], options: dict[str, str]) -> None:
         absent = options["absent"].split(",") if "absent" in options else []
         learners = options["learners"].split(",") if "learners" in options else []
-        members = members_of(names, learners)
+        self._group.witness = options.get("witness", "")
+        members = _with_witness(members_of(names, learners), self._group.witness)
         for name in sorted([*names, *learners, *absent]):
             self._group.disks[name] = RaftDisk(members)
             self._group.start(name)
@@ -258,6 +266,7 @@ class Script:
     def do_change(self, words: list[str], options: dict[str, str]) -> None:
         learners = options["learners"].split(",") if options.get("learners") else []
         target = members_of(options["voters"].split(","), learners)
+        target = _with_witness(target, options.get("witness", self._group.witness))
         self._describe_reply(self._group.nodes[words[0]].change(target))
         self._group.drain(words[0])
 
@@ -341,6 +350,10 @@ class Script:
     def _describe_reply(self, answer: object) -> None:
         if isinstance(answer, Refusal):
             self._group.out.append(f"refused: {answer.name}")
+
+
+def _with_witness(members: Members, witness: NodeId) -> Members:
+    return members._replace(witnesses=members.everyone() & {witness})
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianzhou.base.errors import UsageError
-from tianzhou.raft.membership import MemberHistory, Members, check, decode, members_of
+from tianzhou.raft.membership import MemberHistory, Members, check, decode, members_of, turned
 from tianzhou.raft.messages import LogIndex
 from tianzhou.raft.quorum import agreed, won
 
@@ -18,6 +18,30 @@ def test_members_round_trip_through_the_log(
 ) -> None:
     members = Members(voters, outgoing, learners, "n0=host:1;n1=[::1]:2\nanything")
     assert decode(members.encode()) == members
+
+
+@given(voters=IDS, learners=IDS, witness=st.sampled_from([f"n{number}" for number in range(7)]))
+def test_witness_round_trips_through_the_log(
+    voters: frozenset[str], learners: frozenset[str], witness: str
+) -> None:
+    members = Members(voters, frozenset(), learners, "n0=host:1\nanything", frozenset({witness}))
+    assert decode(members.encode()) == members
+
+
+def test_earlier_version_rejects_a_membership_with_a_witness() -> None:
+    """It splits the text into four lines; the first has the voters, and must not be empty."""
+    voters, *_ = _pair("a", "b", "w").encode().decode().split("\n", 3)
+    assert voters == ""
+
+
+@given(voters=IDS, before=IDS)
+def test_every_majority_with_one_witness_has_a_copy(
+    voters: frozenset[str], before: frozenset[str]
+) -> None:
+    for witness in voters:
+        members = Members(voters, before, witnesses=frozenset({witness}))
+        if len(voters) > 1:
+            assert not won(members, {witness})
 
 
 @given(voters=IDS, outgoing=IDS | st.just(frozenset[str]()), granted=IDS)
@@ -56,11 +80,52 @@ def test_each_membership_step_shares_a_majority_with_the_next(
         (members_of(["a"], ["a"]), "voter and learner at once"),
         (members_of(["a,b"]), "invalid member name"),
         (members_of([""]), "invalid member name"),
+        (members_of("ab")._replace(witnesses=frozenset("w")), "w is a witness but not a member"),
+        (
+            members_of("abvw")._replace(witnesses=frozenset("vw")),
+            "may have one witness, not v and w",
+        ),
+        (members_of("w")._replace(witnesses=frozenset("w")), "has no messages; keep a copy"),
+        (
+            members_of("ab")._replace(outgoing=frozenset("w"), witnesses=frozenset("w")),
+            "has no messages; keep a copy",
+        ),
     ],
 )
 def test_invalid_members_are_rejected(members: Members, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         check(members)
+
+
+def _pair(*names: str) -> Members:
+    return members_of(names)._replace(witnesses=frozenset({names[-1]}))
+
+
+def test_joint_membership_knows_the_witnesses_of_both_sets() -> None:
+    step = _pair("a", "b", "w").towards(_pair("a", "c", "x"))
+    assert step.witnesses == {"w", "x"}
+    check(step)
+    assert step.settled() == _pair("a", "c", "x")
+
+
+def test_witness_has_a_vote_but_no_seat() -> None:
+    members = _pair("a", "b", "w")
+    history = MemberHistory([(LogIndex(0), members)])
+    assert members.may_vote("w")
+    assert not members.may_lead("w")
+    assert not history.has_seat("w", LogIndex(0))
+    history.append(LogIndex(4), members_of("ab"))
+    assert history.is_witness("w"), "until it is known that it is removed"
+    history.trim(LogIndex(4))
+    assert not history.is_witness("w")
+
+
+def test_members_that_become_or_cease_to_be_a_witness_are_found() -> None:
+    pair = _pair("a", "b", "w")
+    assert turned(pair, members_of("abw")) == {"w"}
+    assert turned(members_of("abw"), pair) == {"w"}
+    assert not turned(pair, members_of("ab"))
+    assert not turned(members_of("ab"), pair)
 
 
 def test_membership_history_can_be_rolled_back() -> None:

@@ -6,7 +6,17 @@ from script import NoChance
 from tianzhou.base.errors import UsageError
 from tianzhou.raft.config import RaftConfig
 from tianzhou.raft.membership import members_of
-from tianzhou.raft.messages import Append, LogIndex, Start, Term, VoteRequest
+from tianzhou.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Install,
+    Kind,
+    LogIndex,
+    Start,
+    Term,
+    VoteRequest,
+)
 from tianzhou.raft.node import TERM_LEAP_MAX, Node, Position, Refusal
 from tianzhou.raft.ready import Begin, HardState
 from tianzhou.raft.roles import Event, Role
@@ -109,6 +119,33 @@ def test_node_with_two_leaders_in_one_term_fails_an_assertion() -> None:
         node.step(Append(node.hard.term, "n1", "n0", LogIndex(0), Term(0), (), LogIndex(0), 1, 0))
 
 
+def test_copy_ignores_what_is_meant_for_a_witness() -> None:
+    """It would acknowledge entries that it does not have."""
+    node = Single(None, "n1", "n2").node
+    entry = Entry(LogIndex(1), Term(1), Kind.OMITTED, b"")
+    node.step(Append(Term(1), "n1", "n0", LogIndex(0), Term(0), (entry,), LogIndex(0), 1, 0))
+    members = members_of(["n0", "n1", "n2"]).encode()
+    node.step(Install(Term(1), "n1", "n0", Start(LogIndex(9), Term(1)), members, b"", 1))
+    assert node.core.log.last == 0
+    assert not [m for m in node.core.outbox if isinstance(m, AppendReply)]
+
+
+def test_witness_ignores_what_is_meant_for_a_copy() -> None:
+    node = Single(RaftConfig(is_witness=True), "n1", "n2").node
+    entry = Entry(LogIndex(1), Term(1), Kind.CHUNK, b"message")
+    node.step(Append(Term(1), "n1", "n0", LogIndex(0), Term(0), (entry,), LogIndex(0), 1, 0))
+    assert node.core.log.last == 0
+    assert not node.core.outbox
+
+
+def test_member_cannot_become_a_witness() -> None:
+    node = Single().lead()
+    group = members_of(["n0"], ["n1"])._replace(witnesses=frozenset({"n1"}))
+    assert isinstance(node.change(group), Position)
+    with pytest.raises(UsageError, match="n1 cannot become a witness or stop being one"):
+        node.change(members_of(["n0"], ["n1"]))
+
+
 def test_node_trim_during_a_log_restart_applies_to_the_old_log() -> None:
     """Found by seed 910024: a full disk may delay the new start of a log, while files expire."""
     log = Single().lead().core.log
@@ -145,7 +182,7 @@ def test_node_start_with_entries_of_a_later_term_is_rejected() -> None:
 )
 def test_invalid_raft_settings_are_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="must"):
-        RaftConfig(**wrong)
+        RaftConfig(**wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_node_role_change_outside_the_table_is_rejected() -> None:

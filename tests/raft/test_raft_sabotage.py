@@ -15,13 +15,14 @@ from tianzhou.testing.sim.raft_run import run_seed
 
 PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 SCENARIOS = Path(__file__).with_name("scenarios")
+SIMULATIONS = {"simulation", "witness"}
 SEEDS = 20
 
 
 def run_checks(bug: Bug) -> None:
-    if bug.suite == "simulation":
+    if bug.suite in SIMULATIONS:
         for seed in range(bug.seed, bug.seed + SEEDS):
-            run_seed(seed, first_faults=True)
+            run_seed(seed, first_faults=bug.suite == "simulation", witness=bug.suite == "witness")
     else:
         text = (SCENARIOS / f"{bug.suite}.txt").read_text(encoding="utf-8")
         assert rewritten(text) == text, "the scenario has another outcome"
@@ -45,7 +46,7 @@ def test_planted_raft_bug_is_caught(bug: Bug) -> None:
 
 
 def test_raft_checks_pass_without_a_planted_bug() -> None:
-    for name in sorted({bug.suite for bug in BUGS} - {"simulation"}):
+    for name in sorted({bug.suite for bug in BUGS} - SIMULATIONS):
         text = (SCENARIOS / f"{name}.txt").read_text(encoding="utf-8")
         assert rewritten(text) == text
 

@@ -18,6 +18,7 @@ from tianzhou.testing.sim.raft_run import Tally, run_seed
 # 600 seeds in all, more than ten simulated hours.
 SHARES = 40
 SEEDS_PER_SHARE = 15
+WITNESS_SHARES = 10
 HOURS = 10
 # Seeds that failed once, each with the cause.
 REGRESSIONS = {
@@ -49,6 +50,16 @@ def test_simulated_groups_keep_all_invariants(
     # The total of all shares is printed at the end of the tests.
     simulated = (tally.seeds, tally.simulated_us / 1e6, time.monotonic() - began_s)
     record_property("simulated", simulated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(WITNESS_SHARES))
+def test_simulated_pairs_with_a_witness_keep_all_invariants(share: int) -> None:
+    tally = Tally()
+    for seed in range(share * SEEDS_PER_SHARE, (share + 1) * SEEDS_PER_SHARE):
+        tally.add(run_seed(seed, witness=True))
+    for what in ("acknowledged", "crashes", "elections", "takeovers"):
+        assert tally.counts[what] >= 1, tally.text(0)
 
 
 def test_simulation_shrink_of_a_passing_seed_reports_it() -> None:
@@ -93,4 +104,4 @@ def test_simulation_depends_only_on_the_seed() -> None:
 
 
 def test_raft_invariants_are_numbered() -> None:
-    assert [one.number for one in ALL] == [f"I{number}" for number in range(1, 16)]
+    assert [one.number for one in ALL] == [f"I{number}" for number in range(1, 18)]

@@ -80,6 +80,7 @@ class Member:
         disk_bytes: int = 0,
         files: int = 0,
         within: Sequence[str] = (),
+        witness: str = "",
     ) -> None:
         """With `disk_bytes` it has a disk of its own, of that size, that goes when it ends; with
         `files` it may open only that many; `within` is a command that becomes the broker, as `env`
@@ -107,6 +108,7 @@ class Member:
             peers,
             "--raft-id",
             name,
+            *(["--raft-witness", witness] if witness else []),
         ]
         self._always = len(self._arguments)
         self.within = list(within)
@@ -191,8 +193,10 @@ class Cluster:
         disk_bytes: int = 0,
         files: int = 0,
         within: Sequence[Sequence[str]] = (),
+        witness: str = "",
     ) -> None:
-        """`within` has a command for each of the first members."""
+        """`within` has a command for each of the first members; `witness` is the name of a member
+        besides these."""
         first = spare_ports(1 + 2 * (size + ADDED_MAX))
         self.nameserver = f"{HOST}:{first}"
         self._names = Server("ns", ["nameserver", "-p", str(first)], directory / "ns")
@@ -202,6 +206,8 @@ class Cluster:
         self.settings: dict[str, str] = {}
         """Besides those of every test."""
         self.peers = ";".join(f"n{rank}={HOST}:{port}" for rank, port in enumerate(ports))
+        if witness:
+            self.peers += f";{witness}={HOST}:{next(self._spare_ports)}"
         self.members = [
             Member(
                 f"n{rank}",
@@ -212,6 +218,7 @@ class Cluster:
                 disk_bytes=disk_bytes,
                 files=files,
                 within=within[rank] if rank < len(within) else (),
+                witness=witness,
             )
             for rank, port in enumerate(ports)
         ]
@@ -227,6 +234,9 @@ class Cluster:
         for member in self.members:
             member.server.wait_ready()
         wait_for("a leader", lambda: self.leader() is not None)
+
+    def spare_port(self) -> int:
+        return next(self._spare_ports)
 
     def add(self, name: str) -> Member:
         """One more, with an empty directory; not started, and not yet of the group."""

@@ -106,7 +106,7 @@ def test_send_to_a_deposed_leader_is_never_acknowledged(tmp_path: Path) -> None:
         lost_end = store.log.end
         new = await leader_of([one for one in members if one is not old])
         assert (await send(new, b"instead" * 1000)).code == ResponseCode.SUCCESS
-        old[1].group.peers.reach(old[1].group.addresses())
+        old[1].group.peers.reach(old[1].group.contacts.addresses())
         await until(lambda: old[1].group.replicated > lost_end)
         answer = await waits
         # Not SERVICE_NOT_AVAILABLE, which means that it is certainly not stored.

@@ -11,6 +11,7 @@ from tianzhou.base import limits
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.record.crc import crc32
+from tianzhou.replication import witness_state
 from tianzhou.store import (
     checkpoint,
     consume_queue,
@@ -254,3 +255,15 @@ def test_directory_page_lists_the_tables() -> None:
         for table in (tables.topics, tables.groups, tables.consumer_offsets, tables.delay_offsets)
     } | {incidents.FILE, derivation.FILE}
     assert {row["NAME"] for row in only_table(DIRECTORY, "Tables")} == names
+
+
+def test_witness_slot_matches_its_page() -> None:
+    page = read(FORMATS / "raft_entry.md")
+    rows = placed(only_table(page, "In the file `raft/witness`"))
+    *fields, vote = rows
+    sizes = sizes_of(witness_state._HEAD.format) + sizes_of(witness_state._FIELDS.format)
+    assert [size for _, size, _ in fields[:-1]] == sizes
+    assert fields[-1] == (64, witness_state._RUN.size, "runs")
+    assert_adjoining(rows, start=0, end=witness_state.SLOT_BYTES)
+    assert vote[2] == "vote"
+    assert f"{witness_state._MAGIC:X}" in page

@@ -53,6 +53,7 @@ ASYNC_SHELLS = (
     "replication/*_slave.py",
     "replication/raft_peers.py",
     "replication/raft_group.py",
+    "replication/raft_witness.py",
     "broker/replica/raft.py",
     "nameserver/memory.py",
     "nameserver/server.py",

@@ -1,10 +1,10 @@
 """`tianzhou broker`: start a Broker, or manage a running one."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,40 +13,12 @@ from tianzhou.admin.commands.broker import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
-from tianzhou.cmd import logs, server_settings
+from tianzhou.cmd import logs, raft_options, server_settings
 from tianzhou.cmd.http import PORT_RANGE
 from tianzhou.cmd.ready_file import option as ready_file_option
 
 if TYPE_CHECKING:
     from tianzhou.replication.raft_settings import RaftSettings
-
-_RAFT_OPTIONS: Final = (
-    click.option("--raft-group", metavar="GROUP", help="Join this Raft group."),
-    click.option(
-        "--raft-peers",
-        metavar="PEERS",
-        help="List all members: n0=HOST:PORT;n1=HOST:PORT;n2=HOST:PORT.",
-    ),
-    click.option("--raft-id", metavar="ID", help="Set which of the peers this member is."),
-    click.option(
-        "--raft-new",
-        is_flag=True,
-        default=None,
-        help="Create the group; use it only on the first start of its members.",
-    ),
-    click.option(
-        "--raft-relaxed",
-        is_flag=True,
-        default=None,
-        help="Acknowledge messages that a majority has in memory, not on disk.",
-    ),
-)
-
-
-def _raft_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_RAFT_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.group(invoke_without_command=True)
@@ -65,7 +37,7 @@ def _raft_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("-p", "--port", type=PORT_RANGE, help="Listen on this port; 0 for any free one.")
 @ready_file_option
-@_raft_options
+@raft_options.for_broker
 @http_server.options
 @logs.options
 @click.pass_context
@@ -142,7 +114,7 @@ for command in (acknowledge, drain, forget, promote, status, config_command):
 def _option(setting: str) -> str:
     """The option for a setting, as errors name it."""
     short = {"nameservers": "-n/--nameserver", "port": "-p/--port"}
-    return short.get(setting) or f"--{setting.replace('_', '-')}"
+    return short.get(setting) or raft_options.name_of(setting)
 
 
 def _member_of(settings: "RaftSettings", given: Mapping[str, Any]) -> "RaftSettings | None":

@@ -46,6 +46,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "scheduled": (f"{_ADMIN}.scheduled:scheduled", "List and cancel scheduled messages."),
     "cluster": (f"{_ADMIN}.cluster:cluster", "List all brokers."),
     "raft": (f"{_ADMIN}.raft:raft", "Inspect and change Raft groups."),
+    "witness": ("tianzhou.cmd.witness:witness", "Start the witness of a Raft group."),
     "bench": (f"{_ADMIN}.bench:bench", "Measure the throughput and latency of a broker."),
     "doctor": (f"{_ADMIN}.doctor:doctor", "Diagnose why a send or a consumer does not work."),
     "grafana-dashboard": (

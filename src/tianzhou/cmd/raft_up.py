@@ -1,7 +1,7 @@
 """`tianzhou up --replicas 3`: a whole Raft group on this machine, for experiments.
 
 The NameServer runs in this process, every member in a separate one, which can be killed with -9.
-Each has a directory below the data directory: `n0`, `n1` and so on.
+Each has a directory below the data directory: `n0`, `n1` and so on, and `w` for a witness.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from tianzhou.net.acceptor import spare_ports
 from tianzhou.raft.messages import NodeId
 
 GROUP: Final = "broker-a"
+WITNESS: Final = "w"
 PORTS_APART: Final = 10
 """Leaves room for the VIP port, two below a broker's port, and the Raft port, one above."""
 _SHOWN_LINES: Final = 3
@@ -83,9 +84,19 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
     names = NameServer(with_memory(settings.nameserver, wanted.directory), clock)
     nameserver = f"{settings.nameserver.bind_address}:{await names.start()}"
     host = settings.broker.host
-    ports = _ports(settings.broker, wanted.replicas)
-    peers = ";".join(f"n{rank}={host}:{port + 1}" for rank, port in enumerate(ports))
+    ports = _ports(settings.broker, wanted.replicas + wanted.has_witness)
+    peers = [f"n{rank}={host}:{port + 1}" for rank, port in enumerate(ports)]
+    if wanted.has_witness:
+        ports, peers[-1] = ports[:-1], f"{WITNESS}={host}:{ports[-1] + 1}"
     is_new = not (wanted.directory / "n0").exists()
+    group_arguments = [
+        "--raft-group",
+        GROUP,
+        "--raft-peers",
+        ";".join(peers),
+        *(["--raft-new"] if is_new else []),
+    ]
+    witness = ["--raft-witness", WITNESS] if wanted.has_witness else []
     children = [
         await _start(
             wanted,
@@ -98,15 +109,14 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
                 str(port),
                 "-n",
                 nameserver,
-                "--raft-group",
-                GROUP,
-                "--raft-peers",
-                peers,
-                *(["--raft-new"] if is_new else []),
+                *group_arguments,
+                *witness,
             ],
         )
         for rank, port in enumerate(ports)
     ]
+    if wanted.has_witness:
+        children.append(await _start(wanted, WITNESS, group_arguments))
     group, found = Group(children), list[Mapping[str, object]]()
     async with contextlib.AsyncExitStack() as failing:
         failing.push_async_callback(group.close)
@@ -114,7 +124,11 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
             found.append(await child.wait_ready())
         await _wait_master(names)
         failing.pop_all()
-    members = {child.name: facts["broker"] for child, facts in zip(children, found, strict=True)}
+    members = {
+        child.name: facts["broker"]
+        for child, facts in zip(children, found, strict=True)
+        if child.name != WITNESS
+    }
     pages = [str(facts["http"]) for facts in found if "http" in facts]
     facts: dict[str, object] = {
         "nameserver": nameserver,
@@ -128,6 +142,7 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
         # Each dashboard shows the whole group; the others serve when the first is down.
         facts |= {"http": pages[0], "pages": pages}
     text = ", ".join(f"{name} {address}" for name, address in members.items())
+    text += f", witness {WITNESS}" if wanted.has_witness else ""
     seen = f", dashboard {pages[0]}" if pages else ""
     said = f"NameServer {nameserver}, group {GROUP}: {text}{seen}; tianzhou raft status {GROUP}"
     serve.announce(said, wanted.ready_file, facts)
@@ -153,14 +168,13 @@ async def _start(wanted: UpOptions, name: NodeId, arguments: list[str]) -> Child
             sys.executable,
             "-c",
             "from tianzhou.cmd.main import main; main()",
-            "broker",
+            *(["witness"] if name == WITNESS else ["broker", *_http_arguments(wanted, name)]),
             "--data",
             str(home / "store"),
             "--raft-id",
             name,
             "--ready-file",
             str(ready),
-            *_http_arguments(wanted, name),
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,

@@ -57,6 +57,11 @@ SETTINGS: Final = {"host": "host", "nameserver_port": "listen_port", "broker_por
     metavar="COUNT",
     help="Start a Raft group of COUNT brokers, one process each.",
 )
+@click.option(
+    "--witness",
+    is_flag=True,
+    help="Add a witness to the group, so that one of two brokers takes over by itself.",
+)
 @http_server.options
 @logs.options
 @click.pass_context
@@ -69,6 +74,7 @@ def up(
     ready_file: Path | None,
     sync_flush: bool,
     replicas: int,
+    witness: bool,
     http: http_server.HttpOptions,
     log_json: bool,
     log_file: Path | None,
@@ -81,6 +87,8 @@ def up(
 
     if ephemeral and _is_said(ctx, "data"):
         raise click.UsageError("--ephemeral stores nothing in --data; pass only one of them")
+    if witness and replicas < 2:
+        raise click.UsageError("--witness votes between brokers; add --replicas 2")
     serve.prepare(as_json=log_json, log_file=log_file)
     said = {SETTINGS[name]: value for name, value in ports.items() if _is_said(ctx, name)}
     if sync_flush:
@@ -99,7 +107,7 @@ def up(
         data = settings.directory
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
     serve.refuse_shared(directory)
-    options = up_settings.UpOptions(directory, replicas, ready_file, http)
+    options = up_settings.UpOptions(directory, replicas, ready_file, http, witness)
     clock = SystemClock()
 
     async def start() -> list[serve.Running]:

@@ -27,7 +27,7 @@ BROKER_KINDS: Final = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSetting
 OWN: Final = {
     "nameservers": "`up` starts a NameServer of its own; `tianzhou broker -n` uses another one",
     **dict.fromkeys(
-        ("raft_enabled", "raft_group", "raft_peers", "raft_id", "raft_new"),
+        ("raft_enabled", "raft_group", "raft_peers", "raft_id", "raft_new", "raft_witness"),
         "`up --replicas 3` forms a Raft group; `tianzhou broker --raft-group` joins one",
     ),
 }
@@ -55,6 +55,7 @@ class UpOptions(NamedTuple):
     replicas: int
     ready_file: Path | None
     http: HttpOptions
+    has_witness: bool = False
 
 
 def with_memory(config: NameServerConfig, directory: Path) -> NameServerConfig:

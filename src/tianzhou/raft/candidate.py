@@ -20,6 +20,7 @@ def ask_first(core: Core) -> None:
 def stand(core: Core, event: Event, *, forced: bool = False) -> None:
     """Start a new term as a candidate. The candidate's own vote counts once it is on disk; see
     `own_vote`."""
+    assert not core.config.is_witness, "a witness has no messages and never leads"
     core.become(event)
     core.timer.restart()
     core.enter_term(Term(core.term + 1), vote=core.id)

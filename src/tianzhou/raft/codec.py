@@ -44,6 +44,7 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     VoteReply,
     TimeoutNow,
 )
+_ENTRY_KINDS: Final = frozenset(Kind)
 _HEAD: Final = struct.Struct(">BqBB")
 _APPEND: Final = struct.Struct(">qqqqqI")
 _ENTRY: Final = struct.Struct(">qqBI")
@@ -122,7 +123,7 @@ def _decode(kind: type[Message], head: tuple[Term, NodeId, NodeId], reader: "_Re
 
 def _entry(reader: "_Reader") -> Entry:
     index, term, kind, size = reader.numbers(_ENTRY)
-    if kind >= len(Kind):
+    if kind not in _ENTRY_KINDS:
         raise RemoteProtocolError(f"entry {index} is of kind {kind}, which does not exist")
     data = reader.run(size)
     if kind == Kind.MEMBERS:

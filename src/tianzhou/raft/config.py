@@ -27,6 +27,9 @@ class RaftConfig:
     uncommitted_bytes_max: int = 64 << 20
     """A leader rejects chunks beyond this limit; otherwise clients could fill its memory."""
 
+    is_witness: bool = False
+    """This member votes and stores terms, but no entries; it never leads."""
+
     learner_lag_max: int = 100
     """Entries that a learner may lack when it becomes a voter; the leader sends these within
     milliseconds."""

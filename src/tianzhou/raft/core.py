@@ -74,6 +74,7 @@ class LeaderState:
     """
 
     __slots__ = (
+        "ends",
         "peers",
         "pump_due",
         "reads",
@@ -93,6 +94,8 @@ class LeaderState:
         """Index and size of each entry of this term that is not committed."""
         self.uncommitted_bytes = 0
         self.reads: list[PendingRead] = []
+        self.ends: deque[LogIndex] = deque()
+        """Where the log ended at each tick of the last election timeout, oldest first."""
 
 
 class Core:

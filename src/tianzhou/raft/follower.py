@@ -2,12 +2,14 @@
 
 from tianzhou.raft.core import Core
 from tianzhou.raft.membership import decode
-from tianzhou.raft.messages import Append, AppendReply, Install, LogIndex
+from tianzhou.raft.messages import Append, AppendReply, Entry, Install, Kind, LogIndex
 from tianzhou.raft.ready import Begin
 from tianzhou.raft.roles import Event
 
 
 def on_append(core: Core, message: Append) -> None:
+    if not all(_is_for(core, entry) for entry in message.entries):
+        return
     _heed(core, message)
     log = core.log
     if not log.matches(message.prev_index, message.prev_term):
@@ -28,7 +30,15 @@ def on_append(core: Core, message: Append) -> None:
         core.report()  # otherwise the report follows when the disk is done
 
 
+def _is_for(core: Core, entry: Entry) -> bool:
+    """Whether an entry has the form that this member stores. A copy that stored the entry of a
+    witness would acknowledge data that it does not have."""
+    return entry.kind is Kind.MEMBERS or (entry.kind is Kind.OMITTED) == core.config.is_witness
+
+
 def on_install(core: Core, message: Install) -> None:
+    if (not message.mark) != core.config.is_witness:
+        return  # without a mark, a copy would skip entries
     _heed(core, message)
     following = core.following
     following.round = max(following.round, message.round)

@@ -1,5 +1,17 @@
-"""Behaviour of a leader: append, replicate, commit, transfer leadership, repair."""
+"""Behaviour of a leader: append, replicate, commit, transfer leadership, repair.
 
+A witness gets the index and term of entries, and its acknowledgement counts like that of a copy,
+but it is asked last. As long as the copies that keep up are a majority by themselves, they alone
+commit, and the witness only gets what is committed. So its log is never ahead of theirs, and if the
+leader dies, it can vote for any of them. When too few copies keep up, the witness gets the entries
+that it alone keeps from being committed. Its log is then ahead of copies that are behind, and it
+votes for none of these: the group waits for a copy that has everything.
+
+So its log never has an entry that is not committed once it has it. Otherwise it could be ahead of
+every copy that is left, for an entry that was acknowledged to no client.
+"""
+
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -14,10 +26,11 @@ from tianzhou.raft.messages import (
     Kind,
     LogIndex,
     NodeId,
+    Start,
     TimeoutNow,
 )
 from tianzhou.raft.progress import Progress, ProgressState
-from tianzhou.raft.quorum import agreed
+from tianzhou.raft.quorum import agreed, won
 from tianzhou.raft.ready import ReadAt
 from tianzhou.raft.roles import Event, Role
 
@@ -27,6 +40,7 @@ _NEVER: Final = -1
 def begin(core: Core) -> None:
     core.become(Event.VOTE_WON)
     core.follow(core.id)
+    core.leading.ends = deque([core.log.last], core.config.election_ticks)
     _meet_peers(core, LogIndex(core.log.last + 1))
     # Entries of earlier terms are committed by committing this one (section 5.4.2).
     append(core, Kind.BARRIER, b"")
@@ -70,6 +84,10 @@ def tick(core: Core) -> None:
         return
     if leading.transfer is not None and now >= leading.transfer.deadline:
         leading.transfer = None
+    leading.ends.append(core.log.last)
+    if core.log.members.current.witnesses:
+        leading.pump_due = True  # a copy may have stopped keeping up
+        commit(core)
     if now % core.config.heartbeat_ticks == 0:
         heartbeat(core)
 
@@ -85,10 +103,19 @@ def _heard(core: Core, node: NodeId) -> int:
 def heartbeat(core: Core) -> None:
     core.leading.round += 1
     for node, peer in core.leading.peers.items():
-        if peer.state is ProgressState.INSTALL or peer.next <= core.log.start.index:
+        if _must_restart(core, node, peer):
             _send_install(core, node, peer)
         else:
             _send(core, node, peer, ())
+
+
+def _must_restart(core: Core, node: NodeId, peer: Progress) -> bool:
+    if peer.next <= core.log.start.index:
+        return True
+    if not core.log.members.is_witness(node):
+        return peer.state is ProgressState.INSTALL
+    # Only an append tells a witness that it is repaired.
+    return peer.next <= core.log.commit and not _is_repaired(core, peer)
 
 
 # Sending
@@ -97,23 +124,48 @@ def heartbeat(core: Core) -> None:
 def pump(core: Core) -> None:
     """Send each peer the entries that it may receive now."""
     core.leading.pump_due = False
-    inflight_max, bytes_max = core.config.inflight_max, core.config.append_bytes_max
+    inflight_max = core.config.inflight_max
     for node, peer in core.leading.peers.items():
-        while peer.may_send(inflight_max):
-            if peer.next <= core.log.start.index:
-                peer.install(core.log.start.index)
+        end = _end(core, node)
+        while peer.next <= end and peer.may_send(inflight_max):
+            if peer.next <= _floor(core, node):
                 _send_install(core, node, peer)
                 break
-            if peer.next > core.log.last:
-                break
-            entries = core.log.slice(peer.next, bytes_max)
+            entries = _entries(core, node, peer.next, end)
             _send(core, node, peer, entries)
             peer.sent(entries[-1].index)
 
 
+def _floor(core: Core, node: NodeId) -> LogIndex:
+    """A peer that lacks an entry up to here must restart its log behind it."""
+    # A witness needs only the last of the entries that are committed.
+    return core.log.commit if core.log.members.is_witness(node) else core.log.start.index
+
+
+def _end(core: Core, node: NodeId) -> LogIndex:
+    """The last entry that this peer may get now. A witness gets what is committed with
+    heartbeats."""
+    log = core.log
+    if not log.members.is_witness(node):
+        return log.last
+    if copies_suffice(core):
+        return LogIndex(0)
+    match = agreed(
+        log.members.current, lambda peer: log.last if peer == node else _match(core, peer)
+    )
+    return LogIndex(match if log.terms.at(LogIndex(match)) == core.term else 0)
+
+
+def _entries(core: Core, node: NodeId, first: LogIndex, end: LogIndex) -> tuple[Entry, ...]:
+    if core.log.members.is_witness(node):
+        # All at once, because a part of them may end with an entry that is not committed by it.
+        return core.log.headers(first, end)
+    return core.log.slice(first, core.config.append_bytes_max)
+
+
 def _send(core: Core, node: NodeId, peer: Progress, entries: tuple[Entry, ...]) -> None:
     log, prev = core.log, LogIndex(peer.next - 1)
-    settled = peer.doubt != 0 and min(log.commit, peer.match) >= peer.barrier
+    settled = _is_repaired(core, peer)
     core.outbox.append(
         Append(
             core.term,
@@ -129,14 +181,19 @@ def _send(core: Core, node: NodeId, peer: Progress, entries: tuple[Entry, ...]) 
     )
 
 
+def _is_repaired(core: Core, peer: Progress) -> bool:
+    """Whether a peer in doubt has everything again that it may have lost."""
+    return peer.doubt != 0 and min(core.log.commit, peer.match) >= peer.barrier
+
+
 def _send_install(core: Core, node: NodeId, peer: Progress) -> None:
     log = core.log
-    peer.install(log.start.index)  # the start of the log may have moved since the last attempt
-    peer.sent(log.start.index)
-    members, mark = log.members_at_start().encode(), log.storage.mark()
-    core.outbox.append(
-        Install(core.term, core.id, node, log.start, members, mark, core.leading.round)
-    )
+    index = _floor(core, node)  # it may have moved since the last attempt
+    peer.install(index)
+    peer.sent(index)
+    start, members = Start(index, log.terms.at(index)), log.members.at(index).encode()
+    mark = b"" if log.members.is_witness(node) else log.storage.mark()
+    core.outbox.append(Install(core.term, core.id, node, start, members, mark, core.leading.round))
 
 
 # Replies
@@ -189,7 +246,12 @@ def _back_off(core: Core, peer: Progress, reply: AppendReply) -> None:
 
 def commit(core: Core) -> None:
     """Commit what a majority has on disk, if it is of the current term (figure 8)."""
-    index = LogIndex(agreed(core.log.members.current, lambda node: _match(core, node)))
+    members = core.log.members.current
+    idle = members.witnesses
+    if idle and not copies_suffice(core):
+        idle = frozenset[NodeId]()
+    match = agreed(members, lambda node: 0 if node in idle else _match(core, node))
+    index = LogIndex(match)
     if index <= core.log.commit or core.log.terms.at(index) != core.term:
         return
     history = core.log.members
@@ -213,13 +275,25 @@ def _match(core: Core, node: NodeId) -> int:
     return 0 if peer.doubt else peer.match
 
 
+def copies_suffice(core: Core) -> bool:
+    """Whether the copies that keep up are a majority, so that no witness is needed to commit."""
+    members = core.log.members.current
+    copies = (members.voters | members.outgoing) - members.witnesses
+    return won(members, {node for node in copies if _keeps_up(core, node)})
+
+
+def _keeps_up(core: Core, node: NodeId) -> bool:
+    """Whether this copy responds, and has everything that is older than an election timeout."""
+    return node == core.id or (_answers(core, node) and _match(core, node) >= core.leading.ends[0])
+
+
 def finish_change(core: Core) -> None:
     """Leave a committed joint membership; a leader that is no longer a member steps down."""
     history = core.log.members
     if history.current_index > core.log.commit:
         return
     if history.current.outgoing:
-        append(core, Kind.MEMBERS, history.current._replace(outgoing=frozenset()).encode())
+        append(core, Kind.MEMBERS, history.current.settled().encode())
     elif not history.current.may_vote(core.id):
         core.become(Event.UNSEATED)
         core.follow("")
@@ -230,9 +304,14 @@ def has_committed_in_term(core: Core) -> bool:
 
 
 def have_caught_up(core: Core, learners: Iterable[NodeId]) -> bool:
-    """Whether these members respond and lack only the newest entries of the log."""
+    """Whether these members respond and lack only the newest entries of the log. A witness has no
+    log to catch up with."""
     enough = core.log.last - core.config.learner_lag_max
-    return all(_answers(core, node) and _match(core, node) >= enough for node in learners)
+    witnesses = core.log.members.current.witnesses
+    return all(
+        _answers(core, node) and (node in witnesses or _match(core, node) >= enough)
+        for node in learners
+    )
 
 
 def answers_majority(core: Core, target: Members) -> bool:

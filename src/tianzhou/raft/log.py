@@ -74,6 +74,17 @@ class RaftLog:
             end += 1
         return tuple(tail[at:end])
 
+    def headers(self, first: LogIndex, last: LogIndex) -> tuple[Entry, ...]:
+        """Return the entries from `first` to `last` as a witness gets them, from memory. They must
+        not be known to be committed: older memberships may be forgotten."""
+        rows = dict(self.members.rows())
+        return tuple(
+            Entry(index, self.terms.at(index), Kind.MEMBERS, rows[index].encode())
+            if index in rows
+            else Entry(index, self.terms.at(index), Kind.OMITTED, b"")
+            for index in map(LogIndex, range(first, last + 1))
+        )
+
     # Changes
 
     def append(self, entries: Sequence[Entry]) -> bool:

@@ -10,7 +10,7 @@ the name of the method `tuple.index`.
 """
 
 import enum
-from typing import NamedTuple, NewType, TypeAlias
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 NodeId: TypeAlias = str
 Term = NewType("Term", int)
@@ -28,6 +28,12 @@ class Kind(enum.IntEnum):
     MEMBERS = 2
     PLAIN = 3
     """Records from before the log belonged to a group: a chunk without a header in the log."""
+    OMITTED = 4
+    """An entry as a witness gets it: index and term of a chunk or a barrier, without its data."""
+
+
+STORED: Final = frozenset(Kind) - {Kind.OMITTED}
+"""The kinds of entries in the log of a copy."""
 
 
 class Entry(NamedTuple):
@@ -87,7 +93,8 @@ class Install(NamedTuple):
     start: Start
     members: bytes
     mark: bytes
-    """What the storage needs to begin there, such as the physical offset; opaque to Raft."""
+    """What the storage needs to begin there, such as the physical offset; opaque to Raft. Empty for
+    a witness, which stores no entries: only a witness may begin with it."""
     round: int
 
 

@@ -13,7 +13,7 @@ from tianzhou.raft import candidate, follower, leader
 from tianzhou.raft.config import Dice, RaftConfig
 from tianzhou.raft.core import Core
 from tianzhou.raft.log import LogStorage
-from tianzhou.raft.membership import Members, check
+from tianzhou.raft.membership import Members, check, turned
 from tianzhou.raft.messages import (
     Append,
     AppendReply,
@@ -42,7 +42,7 @@ class Refusal(enum.Enum):
     FULL = "too much waits to be committed; ask again when something was"
     TOO_EARLY = "the leader has not yet committed anything in its term; ask again"
     CHANGING = "another change of members is not finished; ask again when it is"
-    UNFIT = "that member has no vote, or may have forgotten something"
+    UNFIT = "that member has no vote, is a witness, or may have forgotten something"
     NOT_A_LEARNER = "a member gets a vote only after it joined as a learner; add it as one first"
     BEHIND = "the learner does not respond or has not caught up; retry when it has"
     NO_MAJORITY = (
@@ -115,10 +115,11 @@ class Node:
         """The connection from a member ended, as it does when its process dies. If that was the
         leader, a new one should be elected soon; members that still hear it will refuse."""
         core = self._core
-        if peer == core.leader and core.role is Role.FOLLOWER:
-            core.timer.hurry()
+        if peer == core.leader and core.role in (Role.FOLLOWER, Role.LEARNER):
+            core.timer.hurry()  # a learner never stands, but a witness votes
         elif peer in core.leading.peers:
             core.leading.peers[peer].is_lost = True
+            core.leading.pump_due = True  # from now on a witness may be needed
 
     def resign(self) -> None:
         """Step down, because the disk of this member accepts no more writes."""
@@ -157,6 +158,12 @@ class Node:
         history = core.log.members
         if target == history.current:
             return Position(history.current_index, core.term)
+        others = turned(history.current, target)
+        if others:
+            raise UsageError(
+                f"{', '.join(sorted(others))} cannot become a witness or stop being one; "
+                "remove it, and add it under another name"
+            )
         if history.current.outgoing or history.current_index > core.log.commit:
             return Refusal.CHANGING
         if not leader.has_committed_in_term(core):
@@ -188,7 +195,7 @@ class Node:
         if refusal is not None or target == core.id:
             return refusal
         peer = core.leading.peers.get(target)
-        if peer is None or peer.doubt or not core.log.members.current.may_vote(target):
+        if peer is None or peer.doubt or not core.log.members.current.may_lead(target):
             return Refusal.UNFIT
         leader.hand_over(core, target)
         return None
@@ -276,6 +283,8 @@ class Node:
         self._saving = None
         core.log.saved()
         if core.role is Role.LEADER:
+            if core.log.members.current.witnesses:
+                core.leading.pump_due = True  # a witness gets only what is durable
             leader.commit(core)
             leader.confirm_reads(core)
         elif core.role is Role.CANDIDATE:

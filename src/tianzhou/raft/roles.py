@@ -1,7 +1,7 @@
 """The roles of a member and every way from one to another.
 
     LEARNER        follows and stores, but neither votes for itself nor is elected: it has no
-                   seat in the group, or it may have forgotten what it once knew (doubt)
+                   seat in the group, is a witness, or may have forgotten what it once knew (doubt)
     FOLLOWER       follows the leader of its term, if it knows one
     PRE_CANDIDATE  has not heard of a leader and asks whether it would be elected; its term
                    stays, so that a member that was cut off does not disturb the group later

@@ -30,7 +30,7 @@ import msgspec
 
 from tianzhou.base.errors import RemoteProtocolError
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, queue_key
-from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
+from tianzhou.raft.messages import STORED, Entry, Kind, LogIndex, Term
 from tianzhou.record import flags
 from tianzhou.record.chunk import Entry as Message
 from tianzhou.record.chunk import RecordChunk, build, stamp
@@ -153,13 +153,13 @@ def header_at(buffer: Bytes, at: int, *, base: int) -> Header | None:
     if not is_sound(buffer, at, end, base=base):
         return None
     magic, version, kind, *rest = BODY.unpack_from(buffer, at + HEAD.size)
-    if (magic, version) != (MAGIC, VERSION) or kind not in _KINDS:
+    if (magic, version) != (MAGIC, VERSION) or kind not in _HEADED:
         return None
     index, term, prev_term, size, count = rest
     return Header(Kind(kind), LogIndex(index), Term(term), Term(prev_term), size, count)
 
 
-_KINDS: Final = frozenset(Kind) - {Kind.PLAIN}
+_HEADED: Final = STORED - {Kind.PLAIN}
 _START: Final = bytes(header_chunk(_BLANK).data)
 _MARK: Final = _START[HEAD.size : HEAD.size + 6]
 

@@ -1,59 +1,46 @@
-"""A member of a Raft group: its node, and what drives it: time, messages and the disk.
+"""A member of a Raft group that is a broker.
 
 The broker appends through `RaftGroup`, reads from it what is confirmed (`Replicas`), and is
 notified when the member leads, follows, or is fenced. `RaftDriver` calls the node for everything
 that happens, and reports the result to the group.
-
-A save of the node first writes term and vote, in a separate thread because they are synced at once;
-then the log, which is written here and synced by the flush thread of the store. There is one save
-at a time, and everything that arrives meanwhile is in the next one: a group commit.
-
-It is one file because group and driver share one node: an append of the broker, a message and a
-flush each end in the same round of saves, and are read together.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final, Protocol
 
-from tianzhou.base.errors import ProtocolError, UsageError
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.net.rearm import rearm
 from tianzhou.net.rpc import RequestRejected
-from tianzhou.raft import membership
-from tianzhou.raft.config import RaftConfig
-from tianzhou.raft.leader import has_committed_in_term
+from tianzhou.raft.leader import copies_suffice, has_committed_in_term
 from tianzhou.raft.membership import Members
-from tianzhou.raft.messages import Append, Install, Kind, LogIndex, Message, NodeId, Term
+from tianzhou.raft.messages import LogIndex, Message, NodeId, Term
 from tianzhou.raft.node import Node, Refusal
 from tianzhou.raft.ready import HardState, Ready, Save
 from tianzhou.raft.roles import Role
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.durability import Outcome
+from tianzhou.replication.raft_contacts import Contacts
+from tianzhou.replication.raft_driver import RaftDriver, config_of
 from tianzhou.replication.raft_entry import decode_mark
-from tianzhou.replication.raft_peers import Greeting, Peers
-from tianzhou.replication.raft_settings import RaftSettings, peers_of
+from tianzhou.replication.raft_peers import Greeting
+from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.replication.raft_state import new_doubt
 from tianzhou.replication.raft_storage import Opened
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.errors import DiskFull, StoreDamaged, StoreError
+from tianzhou.store.errors import DiskFull
 from tianzhou.wire._generated_codes import ResponseCode
 
 log: Final = logging.getLogger("tianzhou.raft")
 
-TICKS_PER_ELECTION: Final = 10
-INFLIGHT_MAX: Final = 64
-APPEND_BYTES_MAX: Final = 1 << 20
 PREFERRED_LAG_MAX: Final = 1000
 """Entries; as in DLedger."""
-FULL_RETRY_S: Final = 1.0
 
 
 class RaftDisk:
-    """Makes the saves of a node durable. Owner: the driver."""
+    """The `MemberDisk` of a broker: term and vote in a file, the log in its store, which another
+    thread syncs. Owner: the driver."""
 
     def __init__(self, opened: Opened, *, relaxed: bool) -> None:
         """`relaxed`: written bytes count as durable without a sync."""
@@ -69,23 +56,18 @@ class RaftDisk:
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a save is written that was not reported as durable yet."""
         return self._awaited is not None
 
     def save_state(self, state: HardState, then: Callable[[BaseException | None], object]) -> None:
-        """Write term and vote in a thread, which then calls `then` with the error, or None."""
         done = self._thread.submit(self._files.save, state)
         done.add_done_callback(lambda _: then(done.exception()))
 
     def write(self, save: Save) -> None:
-        """Write the log of a save. Raises DiskFull: nothing was written, or it is truncated when it
-        is written again. Raises other errors of the store, and ValueError."""
         if save.begin is not None:
             self._storage.begin(save.begin)
         self._awaited = self._storage.write(save.entries) if save.entries else PhysicalOffset(0)
 
     def take_durable(self) -> bool:
-        """Whether the written save is durable now. True once for each save."""
         if self._awaited is None:
             return False
         if not self._relaxed and self._store.flushed < self._awaited:
@@ -94,202 +76,11 @@ class RaftDisk:
         return True
 
     def record_damage(self, hard: HardState, place: int) -> None:
-        """Record that the log is damaged, and that this member is therefore in doubt."""
         self._files.save(hard if hard.doubt else hard._replace(doubt=new_doubt()))
         self._storage.note_damage(place)
 
     def close(self) -> None:
-        """Wait for a vote that may be on its way to the disk."""
         self._thread.shutdown(wait=True)
-
-
-class Listener(Protocol):
-    """Receives the events of a member."""
-
-    def role_changed(self) -> None:
-        """Handle a change of the role, the term or the leader. Called before all other events of
-        it."""
-        ...
-
-    def progressed(self, ready: Ready) -> None:
-        """Handle a new commit index, or new entries to apply."""
-        ...
-
-    def fenced(self, reason: str) -> None:
-        """Handle a failed disk: this member has stopped taking part in the group."""
-        ...
-
-
-class RaftDriver:
-    """Drives a node with time, messages and the disk. Owner: the event loop."""
-
-    def __init__(
-        self,
-        node: Node,
-        disk: RaftDisk,
-        *,
-        send: Callable[[Message], None],
-        listener: Listener,
-        tick_s: float,
-    ) -> None:
-        self.node = node
-        self._disk = disk
-        self._send = send
-        self._listener = listener
-        self._tick_s = tick_s
-        self._loop = asyncio.get_running_loop()
-        self._ticker: asyncio.TimerHandle | None = None
-        self._is_awake = False
-        self._seen = self._look()
-        self.is_full = False
-        """Whether the disk is full: such a member does not stand for election."""
-        self.is_stopped = False
-
-    def start(self) -> None:
-        self._ticker = self._loop.call_later(self._tick_s, self._tick)
-        self.wake()
-
-    def stop(self) -> None:
-        """Stop: send and do nothing from now on."""
-        self.is_stopped = True
-        if self._ticker is not None:
-            self._ticker.cancel()
-        self._disk.close()
-
-    # What happens
-
-    def step(self, message: Message) -> None:
-        if not self.is_stopped:
-            self.node.step(message)
-            self.wake()
-
-    def lost(self, member: NodeId) -> None:
-        """The connection from this member ended."""
-        if not self.is_stopped:
-            self.node.lost(member)
-            self.wake()
-
-    def wake(self) -> None:
-        """Schedule the work that the node requests, once per iteration of the event loop."""
-        if not self._is_awake:
-            self._loop.call_soon(self._run)
-            self._is_awake = True  # set last: scheduling the call may raise MemoryError
-
-    def _tick(self) -> None:
-        if self.is_stopped:
-            return
-        self._ticker = rearm(self._loop, self._tick_s, self._tick)
-        if self._disk.is_broken:
-            self._fence("the store is broken")
-            return
-        if not self.is_full or self.node.role is Role.LEADER:
-            self.node.tick()
-        self.drain()
-
-    def _run(self) -> None:
-        self._is_awake = False
-        self.drain()
-
-    # Executing the actions of the node
-
-    def drain(self) -> None:
-        node = self.node
-        self._notice()
-        while not self.is_stopped and node.has_ready():
-            try:
-                ready = node.ready()
-            except StoreDamaged as error:
-                self.doubt(error.offset or 0, str(error))
-                return
-            if ready.save is not None:
-                self._save(ready.save)
-            for message in ready.messages:
-                self._send(message)
-            self._notice()
-            self._listener.progressed(ready)
-
-    def _look(self) -> tuple[Role, int, NodeId]:
-        return self.node.role, self.node.hard.term, self.node.leader
-
-    def _notice(self) -> None:
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
-            self._listener.role_changed()
-
-    def _save(self, save: Save) -> None:
-        if save.state is None:
-            self._write(save)
-        else:
-            call, saved_state = self._loop.call_soon_threadsafe, self._saved_state
-            self._disk.save_state(save.state, lambda error: call(saved_state, save, error))
-
-    def _saved_state(self, save: Save, error: BaseException | None) -> None:
-        if self.is_stopped:
-            return
-        if error is not None:
-            self._fence(f"saving term and vote failed: {error}")
-            return
-        self._write(save)
-        self.drain()
-
-    def _write(self, save: Save) -> None:
-        if self.is_stopped:
-            return
-        try:
-            self._disk.write(save)
-        except DiskFull as error:
-            if not self.is_full:
-                log.warning("raft.disk_full", extra={"reason": str(error)})
-            self.is_full = True
-            self.node.resign()
-            self._loop.call_later(FULL_RETRY_S, self._write, save._replace(begin=None))
-            return
-        except (StoreError, OSError, ValueError) as error:
-            self._fence(f"writing the log failed: {error}")
-            return
-        self.is_full = False
-        self._confirm()
-
-    def flushed(self) -> None:
-        """Handle a sync of the store."""
-        if not self.is_stopped and self._disk.is_syncing:
-            self._confirm()
-            self.wake()
-
-    def _confirm(self) -> None:
-        if self._disk.take_durable():
-            self.node.advance()
-
-    def doubt(self, place: int, reason: str) -> None:
-        """Record damage of the log: the member must not vote or lead before it is repaired."""
-        if self.is_stopped:
-            return
-        self._disk.close()
-        try:
-            self._disk.record_damage(self.node.hard, place)
-        except OSError as error:
-            reason = f"{reason}; and recording it failed: {error}"
-        self._fence(reason)
-
-    def _fence(self, reason: str) -> None:
-        log.error("raft.fenced", extra={"reason": reason})
-        self.is_stopped = True
-        if self._ticker is not None:
-            self._ticker.cancel()
-        self._listener.fenced(reason)
-
-
-def _check_content(message: Message) -> None:
-    """Check the payload, which Raft itself does not read, before it becomes part of the log. Raises
-    UsageError or ProtocolError."""
-    if isinstance(message, Install):
-        decode_mark(message.mark)
-        peers_of(membership.decode(message.members).addresses)
-    elif isinstance(message, Append):
-        for entry in message.entries:
-            if entry.kind is Kind.MEMBERS:
-                peers_of(membership.decode(entry.data).addresses)
 
 
 class Serving(Protocol):
@@ -333,41 +124,36 @@ class RaftGroup:
         self._settings = settings
         self.store, self.storage, self.files, state = opened
         self._serving = serving
-        self._peers_given = peers_of(settings.raft_peers)
-        ticks = TICKS_PER_ELECTION
-        tick_ms = settings.raft_election_ms / ticks
-        config = RaftConfig(
-            election_ticks=ticks,
-            heartbeat_ticks=max(1, round(settings.raft_heartbeat_ms / tick_ms)),
-            append_bytes_max=APPEND_BYTES_MAX,
-            inflight_max=INFLIGHT_MAX,
-        )
+        config, tick_s = config_of(settings)
         saved = self.storage.saved(state)
         self.node = Node(settings.raft_id, config, Random(), storage=self.storage, saved=saved)
         greeting = Greeting(
             settings.raft_group, settings.raft_id, self.store.config.commit_log_file_bytes, broker
         )
-        self.peers = Peers(
-            greeting, self._received, self._lost, self._is_member, secret=settings.raft_secret
+        self.contacts = Contacts(
+            settings,
+            self.node,
+            greeting,
+            on_message=self._received,
+            on_lost=self._lost,
+            check_mark=decode_mark,
         )
+        self.peers = self.contacts.peers
         self.driver = RaftDriver(
             self.node,
             RaftDisk(opened, relaxed=settings.raft_relaxed),
             send=self.peers.send,
             listener=self,
-            tick_s=tick_ms / 1000,
+            tick_s=tick_s,
         )
         self._led_term: Term | None = None
         """The term in which this member accepts messages; None while it accepts none."""
         reached = self._reached = _Reached(saved.commit, self.storage.end_of(saved.commit))
-        self._met: tuple[Members, frozenset[NodeId]] | None = None
         self.store.limit_visible(lambda: reached.applied_end)
         self.store.when_expired(self._trim)
 
     async def start(self) -> None:
-        host, _, port = self._peers_given[self.node.id].rpartition(":")
-        self.peers.listen(host.strip("[]"), int(port))
-        self._meet()
+        self.contacts.listen()
         self.driver.start()
 
     async def close(self) -> None:
@@ -381,35 +167,9 @@ class RaftGroup:
         self.peers.abort()
         self.files.close()
 
-    # Members
-
-    def _meet(self) -> None:
-        """Connect to all current members, and to removed ones that must still learn of it.
-        Addresses in this member's settings win: the route to a member may differ from here."""
-        members = self.members
-        met = members, members.everyone() | self.node.core.leading.peers.keys()
-        if met != self._met:
-            self._met, known = met, self.addresses()
-            self.peers.reach({name: known[name] for name in met[1] if name in known})
-
-    def addresses(self) -> dict[NodeId, str]:
-        return peers_of(self.members.addresses) | self._peers_given
-
-    def _is_member(self, name: NodeId) -> bool:
-        """Whether to accept messages from this member. A member that does not know the membership
-        yet accepts all members from its settings."""
-        history = self.node.core.log.members
-        known = {one for _, members in history.rows() for one in members.everyone()}
-        return name in known or (name in self._peers_given and not self._reached.applied)
-
-    # Events of the driver and the connections
+    # Events of the connections and the driver
 
     def _received(self, message: Message) -> None:
-        try:
-            _check_content(message)
-        except (UsageError, ProtocolError) as error:
-            log.warning("raft.nonsense", extra={"peer": message.sender, "reason": str(error)})
-            return
         self.driver.step(message)
 
     def _lost(self, member: NodeId) -> None:
@@ -426,7 +186,7 @@ class RaftGroup:
             self._serving.follow()
 
     def progressed(self, ready: Ready) -> None:
-        self._meet()
+        self.contacts.meet()
         reached, moved = self._reached, False
         if ready.apply_to > reached.applied:
             reached.applied, moved = ready.apply_to, True
@@ -575,10 +335,10 @@ class RaftGroup:
         return position if isinstance(position, Refusal) else position.index
 
     def best_heir(self) -> NodeId | None:
-        """Return the connected voter that has most of this log, if there is one."""
+        """Return the connected member that has most of this log and may lead, if there is one."""
         peers, is_there = self.node.core.leading.peers, self.peers.is_connected
-        voters = [name for name in peers if self.members.may_vote(name) and is_there(name)]
-        fit = [name for name in voters if not peers[name].doubt]
+        copies = [name for name in peers if self.members.may_lead(name) and is_there(name)]
+        fit = [name for name in copies if not peers[name].doubt]
         return max(fit, key=lambda name: peers[name].match, default=None)
 
     @property
@@ -588,6 +348,13 @@ class RaftGroup:
     @property
     def is_leading(self) -> bool:
         return self._led_term is not None
+
+    @property
+    def needs_witness(self) -> bool:
+        """Whether this leader commits with its witness, because too few copies keep up."""
+        return (
+            self.is_leading and bool(self.members.witnesses) and not copies_suffice(self.node.core)
+        )
 
     @property
     def applied(self) -> LogIndex:

@@ -46,9 +46,10 @@ from tianzhou.replication.raft_prefix import (
     digest_of,
     row_of,
 )
-from tianzhou.replication.raft_settings import RaftSettings, check, text_of
+from tianzhou.replication.raft_settings import RaftSettings, check, first_members, text_of
 from tianzhou.replication.raft_state import GroupState, RaftFiles, first_group, new_doubt
 from tianzhou.replication.raft_storage import GroupLog, Opened, RaftStorage
+from tianzhou.replication.witness_state import refuse_witness
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreDamaged
@@ -72,7 +73,8 @@ def open_member(
 ) -> Opened:
     """Recover the directory of a member. A member that may have lost data is in doubt from now on,
     and its log ends before the damage."""
-    peers = check(settings)
+    members = first_members(settings)
+    refuse_witness(settings, disk, root)
     files = RaftFiles(disk, root)
     is_new = files.is_new
     state: HardState | None = HardState(doubt=0 if settings.raft_new else new_doubt())
@@ -84,7 +86,6 @@ def open_member(
                 f"{root} has the messages of a broker without a group; make it the first member "
                 f"with `tianzhou store to-raft {root}`, or give this member an empty directory"
             )
-        members = Members(frozenset(peers), addresses=text_of(peers))
         files.create(first_group(settings.raft_group, settings.raft_id, members), state)
         if state.doubt:
             log.warning(
@@ -205,7 +206,7 @@ def follow(
 ) -> Converted:
     """Make an open store, whose log is a copy of the first member's, a member that joins. `rows`
     are the entries of the first member. Raises UsageError if the log is not a copy."""
-    peers = check(settings)
+    members = first_members(settings)
     log = store.log
     ours = [row for row in rows if row.place >= log.min_offset]
     if not ours or ours[0].place != log.min_offset or log.end == log.min_offset:
@@ -216,7 +217,6 @@ def follow(
         )
     equal = _equal_rows(log, ours, tell)
     start = Start(LogIndex(ours[0].index - 1), ours[0].term)
-    members = Members(frozenset(peers), addresses=text_of(peers))
     names = settings.raft_group, settings.raft_id
     group = GroupState(*names, ((start.index, members),), start, log.min_offset)
     files = RaftFiles(store.files, store.root, is_draft=True)

@@ -5,9 +5,11 @@ greeting is answered on the same connection. A message that cannot be delivered 
 resends what matters.
 
     frame     size 4, big-endian | payload
-    greeting  the first frame of the dialling member: JSON with the group, both names, size of log
-              files (equal on all members) and the address of its broker
-    answer    the first frame of the listening member: JSON with its broker's address, or an error
+    greeting  the first frame of the dialling member: JSON with the group, both names, what it is
+              (a copy or the witness), size of log files (equal on all copies) and the address of
+              its broker
+    answer    the first frame of the listening member: JSON with its broker's address and what it
+              is, or an error
     proof     the second frame of the dialling member, if there is a shared secret: JSON
     message   all other frames, see `raft/codec.py`
 
@@ -17,6 +19,7 @@ name and the receiver's name. Other frames are ignored before that.
 """
 
 import asyncio
+import enum
 import json
 import logging
 import secrets
@@ -53,6 +56,14 @@ RETRY_MAX_S: Final = 1.0
 _VERSION: Final = 1
 
 
+class MemberKind(enum.Enum):
+    """What a member stores. Members must agree on it: messages for a copy and for a witness
+    differ."""
+
+    COPY = "copy"
+    WITNESS = "witness"
+
+
 class Greeting(NamedTuple):
     """The first frame of a connection: which member opened it."""
 
@@ -61,10 +72,11 @@ class Greeting(NamedTuple):
     file_bytes: int
     broker: str
     """The address of this member's broker."""
+    kind: MemberKind = MemberKind.COPY
 
     def text(self, to: NodeId, nonce: str) -> bytes:
         value = {**self._asdict(), "to": to, "version": _VERSION, "nonce": nonce}
-        return json.dumps(value).encode()
+        return json.dumps({**value, "kind": self.kind.value}).encode()
 
 
 class PeerConnection(asyncio.Protocol):
@@ -163,7 +175,7 @@ class Peers:
         greeting: Greeting,
         on_message: Callable[[Message], None],
         on_lost: Callable[[NodeId], None],
-        is_member: Callable[[NodeId], bool],
+        kind_of: Callable[[NodeId], MemberKind | None],
         *,
         secret: str = "",
     ) -> None:
@@ -171,7 +183,7 @@ class Peers:
         self._greeting = greeting
         self._on_message = on_message
         self._on_lost = on_lost
-        self._is_member = is_member
+        self._kind_of = kind_of
         self._acceptor: Acceptor | None = None
         self._addresses: dict[NodeId, str] = {}
         self._dialers: dict[NodeId, asyncio.Task[None]] = {}
@@ -244,6 +256,8 @@ class Peers:
             reason = f"{name!r} answered, which is not a member"
         if not reason and not self._is_proof("answer", value, wire.nonce, by=name):
             reason = f"{name} does not know raft_secret; set the same raft_secret on all members"
+        if not reason:
+            reason = self._misfit(name, value)
         if reason:
             if self._refused.get(name) != reason:
                 log.warning("raft.refused", extra={"peer": wire.remote, "reason": reason})
@@ -292,7 +306,13 @@ class Peers:
             self._reject(wire, problem)
             return
         proof = self._proof("answer", value, to=value["member"])
-        answer = {"member": ours.member, "broker": ours.broker, "nonce": wire.nonce, "proof": proof}
+        answer = {
+            "member": ours.member,
+            "broker": ours.broker,
+            "kind": ours.kind.value,
+            "nonce": wire.nonce,
+            "proof": proof,
+        }
         wire.send([json.dumps(answer).encode()])
         if self._secret:
             wire.greeted = value
@@ -348,14 +368,29 @@ class Peers:
             return f"this is {ours.member} of group {ours.group}, version {_VERSION}"
         if value.get("to") != ours.member:
             return f"this is {ours.member}, not {value.get('to')!r}"
-        if not self._is_member(value.get("member", "")):
-            return f"{value.get('member')!r} is not a member of group {ours.group}; add it first"
-        if value.get("file_bytes") != ours.file_bytes:
+        name = value.get("member", "")
+        if self._kind_of(name) is None:
+            return f"{name!r} is not a member of group {ours.group}; add it first"
+        if misfit := self._misfit(name, value):
+            return misfit
+        has_files = MemberKind.WITNESS not in (ours.kind, self._kind_of(name))
+        if has_files and value.get("file_bytes") != ours.file_bytes:
             return (
                 f"log files have {value.get('file_bytes')} bytes there and {ours.file_bytes} here; "
                 "set the same commit_log_file_bytes on all members"
             )
         return ""
+
+    def _misfit(self, name: NodeId, value: dict[str, Any]) -> str:
+        """Return why a member that says what it is does not fit the group; empty if it does."""
+        kind, wanted = value.get("kind", MemberKind.COPY.value), self._kind_of(name)
+        if wanted is None or kind == wanted.value:
+            return ""
+        return (
+            f"group {self._greeting.group} has {name} as a {wanted.value}, but it runs as a "
+            f"{kind}; set the same raft_witness on all members, or remove it and add it under "
+            "another name"
+        )
 
     def _on_closed(self, wire: PeerConnection) -> None:
         """Handle the end of a connection. If it was the member's last one, the member is probably

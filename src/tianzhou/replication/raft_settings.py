@@ -8,6 +8,7 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.base.host_names import is_disguised_address
 from tianzhou.base.settings import setting
+from tianzhou.raft.membership import Members
 from tianzhou.raft.messages import NodeId
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
@@ -31,6 +32,11 @@ class RaftSettings:
         "or with `-` as RocketMQ writes it. The same on all members.",
     )
     raft_id: str = setting("", alias="dLegerSelfId", help="The name of this member in raft_peers.")
+    raft_witness: str = setting(
+        "",
+        help="The name in raft_peers of the witness, which votes and has no messages: "
+        "`tianzhou witness` starts it. The same on all members of a new group.",
+    )
     raft_preferred: str = setting(
         "",
         alias="preferredLeaderId",
@@ -123,12 +129,38 @@ def check(settings: RaftSettings) -> dict[NodeId, str]:
     if settings.raft_id not in peers:
         known = ", ".join(peers) or "none"
         raise UsageError(f"raft_id {settings.raft_id!r} must be one of the peers ({known})")
+    _check_witness(settings, peers)
     if settings.raft_heartbeat_ms * 2 > settings.raft_election_ms:
         raise UsageError(
             f"heartbeats every {settings.raft_heartbeat_ms} ms are too rare for elections after "
             f"{settings.raft_election_ms} ms; at least two must fit"
         )
     return peers
+
+
+def first_members(settings: RaftSettings) -> Members:
+    """The members of a new group. Raises UsageError."""
+    peers = check(settings)
+    witnesses = frozenset({settings.raft_witness} - {""})
+    return Members(frozenset(peers), addresses=text_of(peers), witnesses=witnesses)
+
+
+def _check_witness(settings: RaftSettings, peers: dict[NodeId, str]) -> None:
+    witness = settings.raft_witness
+    if not witness:
+        return
+    if witness not in peers:
+        raise UsageError(
+            f"raft_witness {witness!r} must be one of the peers ({', '.join(peers)}); "
+            "add its address to raft_peers"
+        )
+    if len(peers) < 3:
+        raise UsageError(
+            f"a group with the witness {witness} needs two copies of the messages; name two "
+            "brokers and the witness in raft_peers"
+        )
+    if witness in re.split("[,;]", settings.raft_preferred.replace(" ", "")):
+        raise UsageError(f"the witness {witness} cannot lead; remove it from raft_preferred")
 
 
 def broker_id_of(member: NodeId, peers: dict[NodeId, str]) -> int:

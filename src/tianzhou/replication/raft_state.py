@@ -43,7 +43,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.raft import membership
 from tianzhou.raft.membership import Members
-from tianzhou.raft.messages import Kind, LogIndex, NodeId, Start, Term
+from tianzhou.raft.messages import STORED, Kind, LogIndex, NodeId, Start, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.crc import crc32
 from tianzhou.store.errors import StoreDamaged
@@ -67,7 +67,6 @@ _CHAIN_START: Final = bytes(_MARK_CRC.size)
 """The start of the chain of checksums."""
 EXPIRED_MAX: Final = 4096
 """Marks of expired entries that are kept, or as many as there are others."""
-_KINDS: Final = frozenset(Kind)
 
 
 class Slot(NamedTuple):
@@ -394,6 +393,6 @@ def _chained(chain: bytes, fields: bytes) -> bytes:
 
 def _decode_mark(fields: bytes) -> Mark | None:
     index, place, term, kind = _MARK_FIELDS.unpack(fields)
-    if kind not in _KINDS:
+    if kind not in STORED:
         return None
     return Mark(LogIndex(index), PhysicalOffset(place), Term(term), Kind(kind))

@@ -13,6 +13,8 @@ class RaftPeer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     is_in_doubt: bool = False
     """It may have forgotten something, and does not count until it is repaired."""
     is_voter: bool
+    is_witness: bool = False
+    """It votes, and has no messages."""
     match: int = -1
     """As much of the leader's log is on its disk; -1: only the leader knows."""
     name: str
@@ -34,6 +36,9 @@ class RaftView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     leader_broker: str
     """Where clients find it."""
     member: str
+    needs_witness: bool = False
+    """The leader commits with the witness, because too few copies keep up: new messages are on
+    fewer disks than usual."""
     peers: tuple[RaftPeer, ...]
     role: str
     term: int

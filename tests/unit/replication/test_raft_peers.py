@@ -12,8 +12,14 @@ from raft_trio import until
 from tianzhou.raft import codec
 from tianzhou.raft.messages import Message, Term, TimeoutNow
 from tianzhou.replication import raft_peers
-from tianzhou.replication.raft_peers import Greeting, Peers
+from tianzhou.replication.raft_peers import Greeting, MemberKind, Peers
 
+KINDS = {
+    "n0": MemberKind.COPY,
+    "n1": MemberKind.COPY,
+    "n2": MemberKind.COPY,
+    "w": MemberKind.WITNESS,
+}
 GREETING = {
     "group": "g",
     "member": "n1",
@@ -27,9 +33,9 @@ GREETING = {
 def peers_of(name: str, heard: list[Message] | None = None) -> Peers:
     def lost(_: str) -> None: ...
 
-    greeting, known = Greeting("g", name, 4096, f"{name}:1"), {"n0", "n1", "n2"}
+    greeting = Greeting("g", name, 4096, f"{name}:1", KINDS[name])
     heard = [] if heard is None else heard
-    return Peers(greeting, heard.append, lost, lambda member: member in known)
+    return Peers(greeting, heard.append, lost, KINDS.get)
 
 
 def play(scene: Callable[[Peers, int], Awaitable[None]]) -> None:

@@ -70,8 +70,9 @@ def transfer(session: Session, group: str, member: str) -> None:
 @click.argument("group")
 @click.argument("member", metavar="MEMBER=HOST:PORT")
 @click.option("--learner", is_flag=True, help="Add it as a learner, which does not vote.")
+@click.option("--witness", is_flag=True, help="Add it as the witness, which has no messages.")
 @asking
-def add(session: Session, group: str, member: str, learner: bool) -> None:
+def add(session: Session, group: str, member: str, learner: bool, witness: bool) -> None:
     """Add a member to GROUP: as a learner, then as a voter once it has caught up.
 
     Start the member first, with all members and itself in --raft-peers, an empty directory and
@@ -80,15 +81,18 @@ def add(session: Session, group: str, member: str, learner: bool) -> None:
     name, sign, address = member.partition("=")
     if not sign:
         raise UsageError(f"{member!r} has no address; use {member}=HOST:PORT")
+    if learner and witness:
+        raise UsageError("a witness has a vote and a learner has none; pass only one of them")
     known = _peer(_leader(session, group), name)
     if known is not None and known.address != address:
         raise UsageError(
             f"{name} is already a member of {group}, at {known.address}; if it has moved to "
             f"{address}, remove it first"
         )
-    kind, is_new = "learner" if learner else "voter", False
-    if learner or _kind(known) != "voter":
-        is_new |= _bring_about(session, group, "learner", name, where=address)
+    joins = "witness" if witness else "learner"
+    kind, is_new = "voter" if joins == "learner" and not learner else joins, False
+    if learner or _kind(known) != "voter" or _is_witness(known) != witness:
+        is_new |= _bring_about(session, group, joins, name, where=address)
     if not learner:
         _wait_for_learner(session, group, name)
         is_new |= _bring_about(session, group, "voter", name)
@@ -192,8 +196,20 @@ def _rows(session: Session, group: str) -> list[dict[str, Any]]:
     newest = max((look for _, look in looks.values()), key=lambda look: look.term)
     leads = next((look for _, look in looks.values() if look.is_leading), newest)
     rows = [_row(*looks[name], leads) for name in sorted(looks)]
-    gone = [peer.name for peer in leads.peers if peer.name not in looks]
-    return rows + [dict.fromkeys(_COLUMNS) | {"member": name, "state": "away"} for name in gone]
+    others = [peer for peer in leads.peers if peer.name not in looks]
+    return rows + [dict.fromkeys(_COLUMNS) | _row_without_broker(peer) for peer in others]
+
+
+def _row_without_broker(peer: "RaftPeer") -> dict[str, Any]:
+    """A witness, whose state only the others know, or a broker that does not respond."""
+    if not peer.is_witness:
+        return {"member": peer.name, "state": "away"}
+    state = "in doubt: it is being repaired" if peer.is_in_doubt else "votes"
+    return {
+        "member": peer.name,
+        "role": "Witness",
+        "state": state if peer.is_connected else "away",
+    }
 
 
 def _row(address: str, look: "RaftView", leads: "RaftView") -> dict[str, Any]:
@@ -204,6 +220,7 @@ def _row(address: str, look: "RaftView", leads: "RaftView") -> dict[str, Any]:
             ("accepts messages", look.is_leading),
             ("in doubt: it is being repaired", look.is_in_doubt),
             ("members are changing", look.is_changing and look.is_leading),
+            ("needs the witness: too few copies keep up", look.needs_witness),
         )
         if is_so
     ]
@@ -238,7 +255,7 @@ def _leader(session: Session, group: str) -> "RaftView":
 
 
 def _is_heir(peer: "RaftPeer", leaving: str) -> bool:
-    fit = peer.is_voter and peer.is_connected and not peer.is_in_doubt
+    fit = peer.is_voter and peer.is_connected and not (peer.is_in_doubt or peer.is_witness)
     return fit and peer.name != leaving
 
 
@@ -274,8 +291,11 @@ def _bring_about(
 def _is_so(look: "RaftView", action: str, member: str) -> bool:
     if action == "transfer":
         return look.member == member
+    peer = _peer(look, member)
+    if action == "witness":
+        return not look.is_changing and _is_witness(peer)
     wanted = "" if action == "remove" else action
-    return not look.is_changing and _kind(_peer(look, member)) == wanted
+    return not look.is_changing and _kind(peer) == wanted
 
 
 def _peer(look: "RaftView", name: str) -> "RaftPeer | None":
@@ -284,6 +304,10 @@ def _peer(look: "RaftView", name: str) -> "RaftPeer | None":
 
 def _kind(peer: "RaftPeer | None") -> str:
     return "" if peer is None else "voter" if peer.is_voter else "learner"
+
+
+def _is_witness(peer: "RaftPeer | None") -> bool:
+    return peer is not None and peer.is_witness
 
 
 class _NotYet(TianzhouError):
@@ -314,10 +338,12 @@ def _ask(address: str, action: str, member: str, where: str) -> None:
 
 
 def _is_near(look: "RaftView", name: str) -> bool:
-    return any(
-        peer.name == name and peer.match >= look.last - NEAR and not peer.is_in_doubt
-        for peer in look.peers
-    )
+    peer = _peer(look, name)
+    if peer is None or peer.is_in_doubt:
+        return False
+    if peer.is_witness:
+        return peer.is_connected and peer.match >= 0  # it has no log to catch up with
+    return peer.match >= look.last - NEAR
 
 
 def _wait_for_learner(session: Session, group: str, name: str) -> None:

@@ -22,6 +22,8 @@ from tianzhou.wire._generated_headers_cluster import ChangeRaftRequest
 
 TRANSFER: Final = "transfer"
 LEARNER: Final = "learner"
+WITNESS: Final = "witness"
+"""Joins as a learner, too, and gets its vote like one."""
 VOTER: Final = "voter"
 REMOVE: Final = "remove"
 MEMBERS_MAX: Final = 16
@@ -109,9 +111,11 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
     UsageError."""
     addresses = peers_of(members.addresses)
     voters, learners = members.voters - {member}, members.learners - {member}
+    witnesses = members.witnesses
     if action == REMOVE:
         addresses.pop(member, None)
-    elif action in (LEARNER, VOTER):
+        witnesses -= {member}
+    elif action in (LEARNER, WITNESS, VOTER):
         if address:
             addresses |= {member: _checked_address(addresses, member, address)}
         if member not in addresses:
@@ -124,11 +128,16 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
             raise UsageError(f"{member} has a vote; to make it a learner remove it first")
         else:
             learners |= {member}
+            if action == WITNESS:
+                witnesses |= {member}
     else:
         raise UsageError(
-            f"action {action[:64]!r} must be one of {TRANSFER}, {LEARNER}, {VOTER}, {REMOVE}"
+            f"action {action[:64]!r} must be one of {TRANSFER}, {LEARNER}, {WITNESS}, {VOTER}, "
+            f"{REMOVE}"
         )
-    return members._replace(voters=voters, learners=learners, addresses=text_of(addresses))
+    return members._replace(
+        voters=voters, learners=learners, addresses=text_of(addresses), witnesses=witnesses
+    )
 
 
 def _checked_address(known: Mapping[str, str], member: str, address: str) -> str:

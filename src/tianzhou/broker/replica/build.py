@@ -129,11 +129,26 @@ def replica_metrics(
             replica,
             by_slave(lambda slave: int(slave.is_in_sync)),
         ),
+        *_raft_metrics(raft),
+    )
+
+
+def _raft_metrics(raft: Callable[[], RaftView | None]) -> tuple[Metric, ...]:
+    def needs_witness() -> int:
+        view = raft()
+        return int(view is not None and view.needs_witness)
+
+    return (
         gauges(
             "replica_lag_entries",
             "Entries that a member of a Raft group lacks",
-            replica,
+            ("replica",),
             lambda: _member_lags(raft()),
+        ),
+        gauge(
+            "needs_witness",
+            "1 while the leader of a Raft group commits with its witness",
+            needs_witness,
         ),
     )
 
@@ -150,7 +165,7 @@ def _member_lags(raft: RaftView | None) -> Iterator[Series]:
     """Only the leader knows how far the members are."""
     if raft is not None and raft.is_leading:
         for peer in raft.peers:
-            if peer.name != raft.member:
+            if peer.name != raft.member and not peer.is_witness:
                 yield (peer.name,), max(0, raft.last - max(0, peer.match))
 
 
@@ -159,4 +174,5 @@ def _in_sync_members(raft: RaftView) -> int:
     return sum(
         raft.is_leading and peer.name != raft.member and peer.match >= raft.commit
         for peer in raft.peers
+        if not peer.is_witness
     )

@@ -12,7 +12,7 @@ def view_of(group: RaftGroup) -> RaftView:
     node = group.node
     raft_log = node.core.log
     members, history = raft_log.members.current, raft_log.members
-    addresses = group.addresses()
+    addresses = group.contacts.addresses()
     return RaftView(
         applied=group.applied,
         commit=raft_log.commit,
@@ -25,6 +25,7 @@ def view_of(group: RaftGroup) -> RaftView:
         leader=node.leader,
         leader_broker=group.leader_broker,
         member=node.id,
+        needs_witness=group.needs_witness,
         peers=tuple(_peers(group, members, addresses)),
         role=node.role.value,
         term=node.hard.term,
@@ -43,6 +44,7 @@ def _peers(group: RaftGroup, members: Members, addresses: Mapping[str, str]) -> 
                 is_connected=is_self or group.peers.is_connected(name),
                 is_in_doubt=bool(doubt),
                 is_voter=members.may_vote(name),
+                is_witness=name in members.witnesses,
                 match=int(node.core.log.stable) if is_self and node.core.leading.peers else match,
                 name=name,
             )

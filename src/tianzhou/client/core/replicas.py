@@ -152,13 +152,19 @@ def _of_slave(report: ReplicationView, addresses: dict[int, str]) -> Iterator[Re
 def _members(report: RaftView) -> Iterator[Replica]:
     for peer in report.peers:
         state, mark = _member_state(report, peer)
-        role = (
-            "leader" if peer.name == report.leader else "follower" if peer.is_voter else "learner"
-        )
         reached = report.last if peer.name == report.member else peer.match
+        if peer.is_witness:
+            reached = UNKNOWN  # it has no messages, so it is never behind
         lag = max(report.last - reached, 0) if reached >= 0 else 0
         is_near = mark == "good"
+        role = _member_role(report, peer)
         yield Replica(peer.name, peer.address, role, state, mark, reached, lag, is_in_sync=is_near)
+
+
+def _member_role(report: RaftView, peer: RaftPeer) -> str:
+    if peer.is_witness:
+        return "witness"
+    return "leader" if peer.name == report.leader else "follower" if peer.is_voter else "learner"
 
 
 def _member_state(report: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
@@ -170,6 +176,8 @@ def _member_state(report: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
         return "accepts messages", "good"
     if not report.leader:
         return "knows no leader", "bad"
+    if peer.is_witness:
+        return "votes", "good"
     # Only the leader knows the progress of the others.
     if not report.is_leading or peer.match >= report.commit:
         return "in sync", "good"
@@ -226,6 +234,10 @@ def _raft_findings(name: str, report: RaftView) -> Iterator[ReplicaFinding]:
         return
     spare = there - (len(voters) // 2 + 1)
     left = f"{spare} more may fail" if spare > 0 else "if one more fails, it accepts no messages"
+    if report.needs_witness:
+        said = "it commits with its witness, because too few copies keep up: new messages are on "
+        said += "one disk less than usual, and only members that have them can be elected"
+        yield ReplicaFinding(said, "start the other copies again, or check their disks and network")
     for peer in report.peers:
         if not peer.is_connected:
             yield ReplicaFinding(

@@ -4,6 +4,9 @@ One write is on its way at a time, as the node asks for it. A crash keeps a part
 the state alone, or a prefix of the entries; one that is torn is noticed at recovery by its checksum
 and dropped. Wiping and damage take what was durable; the member is then in doubt.
 
+The disk of a witness is one of entries without data. It begins where it is told, without a mark,
+and it is written whole or not at all.
+
 Every entry is chained to the one before by a hash over all its bytes, so that one number stands
 for a whole log up to some index.
 """
@@ -112,7 +115,7 @@ class RaftDisk:
     def chain_before(self, save: Save) -> int:
         """The chain value in front of the first entry of a save."""
         if save.begin is not None:
-            return int(save.begin.mark.split()[0])
+            return _places(save.begin)[0]
         return self._chains[save.entries[0].index - self.start.index - 1]
 
     def _keep(self, save: Save, count: int) -> None:
@@ -129,8 +132,8 @@ class RaftDisk:
                 self._physical.append(self._physical[-1] + ENTRY_HEADER_BYTES + len(entry.data))
 
     def _begin(self, begin: Begin) -> None:
-        chain, physical = begin.mark.split()
-        self._reset(begin.start, begin.members, chain=int(chain), physical=int(physical))
+        chain, physical = _places(begin)
+        self._reset(begin.start, begin.members, chain=chain, physical=physical)
         self.commit = max(self.commit, begin.start.index)
 
     def trim(self, index: LogIndex) -> None:
@@ -149,10 +152,19 @@ class RaftDisk:
         save, self.pending = self.pending, None
         if save is None or dice.random() < lose_all:
             return
+        if self._is_of_witness(save):
+            self._keep(save, len(save.entries))
+            return
         if dice.random() < 0.2:
             save = save._replace(begin=None, entries=())
         # Torn at any byte: recovery keeps the whole entries before that.
         self._keep(save, dice.randrange(len(save.entries) + 1) if save.entries else 0)
+
+    @staticmethod
+    def _is_of_witness(save: Save) -> bool:
+        if save.begin is not None:
+            return not save.begin.mark
+        return any(entry.kind is Kind.OMITTED for entry in save.entries)
 
     def _note_loss(self) -> None:
         assert not self.state.doubt, "damaged twice"
@@ -180,3 +192,9 @@ class RaftDisk:
         del self._log[rank:], self._chains[rank + 1 :], self._physical[rank + 1 :]
         self.state = self.state._replace(doubt=doubt)
         self.commit = min(self.commit, self.last)
+
+
+def _places(begin: Begin) -> tuple[int, int]:
+    """The chain value and the physical offset where a log begins."""
+    chain, physical = begin.mark.split() or (b"0", b"0")
+    return int(chain), int(physical)

@@ -1,11 +1,11 @@
 """Faults of a simulated group, and what its operators do meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Final
 
 from tianzhou.raft.membership import Members, members_of
-from tianzhou.raft.messages import LogIndex
+from tianzhou.raft.messages import LogIndex, NodeId
 from tianzhou.testing.sim.raft_knobs import NEVER_US
 from tianzhou.testing.sim.raft_member import SimMember
 from tianzhou.testing.sim.raft_world import World
@@ -112,7 +112,7 @@ class Faults:
             return  # one more would exceed the limit
         victim = dice.choice(members)
         disk, doubt = victim.disk, dice.randrange(1, 1 << 30)
-        if disk.state.doubt:
+        if disk.state.doubt or self._is_last_copy(victim):
             return
         world.crash(victim)
         if disk.last > disk.start.index and dice.random() < 0.5:
@@ -124,6 +124,21 @@ class Faults:
             world.say(f"{victim.id} has lost its disk")
         world.count("disks damaged")
         world.at(int(world.knobs.restart_us * dice.random()), world.restart, victim)
+
+    def _is_last_copy(self, victim: SimMember) -> bool:
+        """Whether a witness may know of entries that only this disk has, or had when it sent them.
+        Without it they are lost, and the group rightly has no leader any more."""
+        world = self._world
+        members = world.members.values()
+        if victim.is_witness or not any(member.is_witness for member in members):
+            return False
+        others = [
+            (leader.disk.term_at(leader.disk.last), leader.disk.last)
+            for leader in world.leaders()
+            if leader is not victim and leader.term == max(member.term for member in members)
+        ]
+        ends = [(member.disk.term_at(member.disk.last), member.disk.last) for member in members]
+        return not others or max(others) < max(ends)
 
     def _fill_disk(self) -> None:
         """Fill the disk for a while; a leader has to notice and hand over."""
@@ -187,7 +202,7 @@ class Faults:
             self._ask(leader, target)
             self._ask(leader, self._first_as_learners(leader, target))
             now = leader.live().core.log.members.current
-            self._ask(leader, now._replace(outgoing=frozenset(), learners=frozenset()))
+            self._ask(leader, self._of(now.voters, ()))
             world.drain(leader)
 
     def _ask(self, leader: SimMember, target: Members) -> None:
@@ -199,7 +214,7 @@ class Faults:
         fresh = target.voters - now.voters - now.learners
         if not fresh:
             return target
-        return target._replace(voters=now.voters, learners=(target.learners | fresh) - now.voters)
+        return self._of(now.voters, (target.learners | fresh) - now.voters)
 
     def _other_members(self) -> Members:
         """Return any set of voters and learners, mostly close to the initial one."""
@@ -208,7 +223,15 @@ class Faults:
         count = dice.randrange(max(1, len(names) // 2), len(names) + 1)
         voters = dice.sample(names, count)
         learners = [name for name in names if name not in voters and dice.random() < 0.5]
-        return members_of(voters, learners)
+        return self._of(voters, learners)
+
+    def _of(self, voters: Collection[NodeId], learners: Collection[NodeId]) -> Members:
+        """These members, and at least one of the voters a copy."""
+        witnesses = {one.id for one in self._world.members.values() if one.is_witness}
+        if witnesses.issuperset(voters):
+            voters = [*voters, min(self._world.members.keys() - witnesses)]
+        members = members_of(voters, set(learners) - set(voters))
+        return members._replace(witnesses=members.everyone() & witnesses)
 
     def _expire(self) -> None:
         """Delete the oldest part of a member's log."""

@@ -25,6 +25,7 @@ from tianzhou.raft.ready import HardState, Save
 from tianzhou.raft.roles import Role
 from tianzhou.testing.sim.raft_checks import Before, Ghost, Invariant, is_quorum
 from tianzhou.testing.sim.raft_member import SimMember
+from tianzhou.testing.sim.raft_witness_invariants import AckedCanLead, WitnessesOnlyVote
 
 MEMBERS_BYTES: Final = 100
 """A change of members is taken even if no chunk would be; here it is never larger."""
@@ -90,6 +91,8 @@ class LogsMatch(Invariant):
         start = save.begin.start.index if save.begin else disk.start.index
         last = start if save.begin else disk.last
         self.demand(start < expected <= last + 1, f"{member.id} leaves a gap at {expected}")
+        if member.is_witness:
+            return
         chain = disk.chain_before(save)
         for entry in save.entries:
             self.demand(entry.index == expected, f"{member.id} has {entry} at {expected}")
@@ -136,6 +139,8 @@ class CommittedMeansSame(Invariant):
         self.demand(log.commit <= log.last, f"{member.id} commits {log.commit} of {log.last}")
 
     def on_apply(self, member: SimMember, first: LogIndex, end: LogIndex) -> None:
+        if member.is_witness:
+            return
         applied = self._applied
         if end > len(applied):
             missing = LogIndex(len(applied))
@@ -340,8 +345,10 @@ class MembersChangeSafely(Invariant):
         enough = entry.index - 1 - node.core.config.learner_lag_max
         for name in after.voters - before.voters:
             self.demand(name in before.learners, f"{name} gets a vote but was not a learner")
-            last = self.ghost.members[name].disk.last
-            self.demand(last >= enough, f"{name} gets a vote with {last} of {entry.index - 1}")
+            newcomer = self.ghost.members[name]
+            last = newcomer.disk.last
+            has_enough = newcomer.is_witness or last >= enough
+            self.demand(has_enough, f"{name} gets a vote with {last} of {entry.index - 1}")
         answered = self._answered.get((entry.term, member.id), set()) | {member.id}
         is_majority = 2 * len(after.voters & answered) > len(after.voters)
         self.demand(is_majority, f"{after} at {member.id}, to whom only {answered} responded")
@@ -402,6 +409,8 @@ class ReplicasAreIdentical(Invariant):
         self._physical: dict[LogIndex, int] = {}
 
     def on_apply(self, member: SimMember, first: LogIndex, end: LogIndex) -> None:
+        if member.is_witness:
+            return
         last = LogIndex(end - 1)
         mine = member.disk.physical_of(last)
         other = self._physical.setdefault(last, mine)
@@ -443,6 +452,8 @@ ALL: Final[tuple[type[Invariant], ...]] = (
     ReadsAreFresh,
     ReplicasAreIdentical,
     EverythingIsBounded,
+    WitnessesOnlyVote,
+    AckedCanLead,
 )
 
 

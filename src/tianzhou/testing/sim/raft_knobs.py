@@ -10,6 +10,8 @@ from random import Random
 US_PER_MS = 1_000
 US_PER_S = 1_000_000
 NEVER_US = 1 << 60
+WITNESSES = 0.3
+"""The share of groups of more than one that have a witness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,9 @@ class Knobs:
     """Times are in microseconds, chances between 0 and 1."""
 
     members: int
+    """Voters at the start."""
+    has_witness: bool
+    """Whether the last of them is a witness."""
     spares: int
     election_us: int
     loss: float
@@ -56,8 +61,9 @@ class Knobs:
         return self.election_us // 10
 
 
-def draw(dice: Random, *, first_faults: bool = False) -> Knobs:
-    """`first_faults` leaves out kinds that were added later, so that old seeds stay the same."""
+def draw(dice: Random, *, first_faults: bool = False, witness: bool = False) -> Knobs:
+    """`first_faults` leaves out kinds that were added later, so that old seeds stay the same.
+    `witness` gives one to every group of more than one."""
     members = dice.choice((1, 3, 3, 3, 3, 3, 5, 5))
     election_us = int(_between(dice, 150, 2000) * US_PER_MS)
     rare = election_us * 3
@@ -104,6 +110,7 @@ def draw(dice: Random, *, first_faults: bool = False) -> Knobs:
         transfer_us=seldom(0.3, 0.5, 8),
         change_us=seldom(0.4, 0.5, 6),
         trim_us=seldom(0.5, 0.3, 4),
+        has_witness=members > 1 and (witness or (not first_faults and more.random() < WITNESSES)),
     )
 
 

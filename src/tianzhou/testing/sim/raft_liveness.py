@@ -1,8 +1,14 @@
-"""L1: once a majority is healthy and connected, the group works again and keeps working."""
+"""L1: once a majority is healthy and connected, the group works again and keeps working.
+
+With a witness, the majority is one that may have a leader: if the witness is in it, then so is the
+copy that has most.
+
+L2: if the leader of a group with a witness dies while the other copies keep up, one takes over.
+"""
 
 from typing import Final
 
-from tianzhou.raft.messages import LogIndex, NodeId
+from tianzhou.raft.messages import LogIndex, NodeId, Term
 from tianzhou.raft.roles import Role
 from tianzhou.testing.sim.raft_checks import Violation, is_quorum
 from tianzhou.testing.sim.raft_faults import Faults
@@ -14,7 +20,14 @@ TIMEOUTS_TO_RECOVER: Final = 10
 OLD_MESSAGES: Final = 5
 """Shortest election timeouts: three for messages on a clogged link, two for giving up."""
 TIMEOUTS_STABLE: Final = 20
+TIMEOUTS_KEPT_UP: Final = 3
+"""Shortest election timeouts that the other copies keep up before a leader dies."""
 CLOCK_SKEW: Final = 0.1
+
+
+def _end_of(member: SimMember) -> tuple[Term, LogIndex]:
+    disk = member.disk
+    return disk.term_at(disk.last), disk.last
 
 
 class Liveness:
@@ -54,6 +67,7 @@ class Liveness:
             raise Violation(f"L1: {leader.id} does not commit what it took")
         self._check_others(leader, committed, ends)
         self._check_logs()
+        self._check_takeover(leader)
 
     def _choose_core(self) -> list[SimMember]:
         """Return a majority without data loss; everyone while members change."""
@@ -66,6 +80,9 @@ class Liveness:
         voters = [m for m in everyone if m.id in members.voters and not m.disk.state.doubt]
         need = len(members.voters) // 2 + 1
         chosen = world.dice.sample(voters, world.dice.randrange(need, len(voters) + 1))
+        best = max((m for m in voters if not m.is_witness), key=_end_of, default=None)
+        if best is not None and best not in chosen and any(m.is_witness for m in chosen):
+            chosen.append(best)
         assert is_quorum(members, {member.id for member in chosen})
         return chosen
 
@@ -138,6 +155,28 @@ class Liveness:
                     raise Violation(f"L1: {leader.id} does not repair {member.id}")
                 if member.disk.last < committed and member.disk.last <= ends[member.id]:
                     raise Violation(f"L1: {member.id} stays at {member.disk.last} of {committed}")
+
+    def _check_takeover(self, leader: SimMember) -> None:
+        world = self._world
+        members = leader.live().core.log.members.current
+        names = (members.voters & {member.id for member in world.up()}) - {leader.id}
+        others = [world.members[name] for name in sorted(names)]
+        is_cut = any({one, other} <= members.voters for one, other in world.network.cut)
+        is_sound = not (is_cut or any(member.disk.state.doubt for member in others))
+        if not (members.witnesses and is_sound and is_quorum(members, set(names))):
+            return
+        for _ in range(2 * TIMEOUTS_KEPT_UP):
+            end = leader.disk.last
+            world.run(world.now + world.knobs.election_us // 2)
+            if any(member.disk.last < end for member in others if not member.is_witness):
+                return
+        world.count("takeovers")
+        world.crash(leader)
+        if not world.run(
+            world.now + TIMEOUTS_TO_RECOVER * 2 * world.knobs.election_us, self._has_leader
+        ):
+            raise Violation(f"L2: {leader.id} died, and none of {sorted(names)} takes over")
+        self._check_logs()
 
     def _check_logs(self) -> None:
         """Check that every acknowledged entry is in the log of the leader."""

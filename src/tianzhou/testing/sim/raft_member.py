@@ -68,6 +68,10 @@ class SimMember:
         self.role = Role.LEARNER
         self.waiting.clear()
 
+    @property
+    def is_witness(self) -> bool:
+        return self.config.is_witness
+
     def live(self) -> Node:
         assert self.node is not None, f"{self.id} is down"
         return self.node

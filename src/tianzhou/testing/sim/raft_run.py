@@ -41,9 +41,12 @@ class Outcome(NamedTuple):
 class Replayable:
     """Add to raised errors how to reproduce them."""
 
-    def __init__(self, seed: int, skip: frozenset[int], *, first_faults: bool) -> None:
+    def __init__(
+        self, seed: int, skip: frozenset[int], *, first_faults: bool, witness: bool
+    ) -> None:
         more = f" --skip {','.join(map(str, sorted(skip)))}" if skip else ""
         more += " --first-faults" if first_faults else ""
+        more += " --witness" if witness else ""
         self._command = f"python -m tianzhou.testing.sim.raft_run --seed {seed}{more} --trace"
 
     def __enter__(self) -> None:
@@ -62,11 +65,12 @@ def run_seed(
     *,
     skip: frozenset[int] = frozenset(),
     first_faults: bool = False,
+    witness: bool = False,
 ) -> Outcome:
     """Faults, then peace; raises if an invariant breaks."""
-    with Replayable(seed, skip, first_faults=first_faults):
+    with Replayable(seed, skip, first_faults=first_faults, witness=witness):
         dice = Random(seed)
-        world = World(draw(dice, first_faults=first_faults), dice, trace)
+        world = World(draw(dice, first_faults=first_faults, witness=witness), dice, trace)
         world.on_the_wire = seed % ON_THE_WIRE == 0
         world.say(f"{world.knobs}")
         Clients(world)
@@ -184,6 +188,7 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true", help="tell everything that happens")
     parser.add_argument("--skip", default="", help="leave out these faults, by number")
     parser.add_argument("--first-faults", action="store_true", help="only those of the beginning")
+    parser.add_argument("--witness", action="store_true", help="the group has a witness")
     parser.add_argument("--shrink", action="store_true", help="find out which faults matter")
     parser.add_argument("--minutes", type=float, default=10.0, help="run new seeds for this long")
     parser.add_argument("--jobs", type=int, default=2)
@@ -198,7 +203,13 @@ def main() -> None:
             parser.exit(1, f"{error}\n")
     if options.seed is not None:
         trace = _tell if options.trace else None
-        outcome = run_seed(options.seed, trace, skip=skip, first_faults=options.first_faults)
+        outcome = run_seed(
+            options.seed,
+            trace,
+            skip=skip,
+            first_faults=options.first_faults,
+            witness=options.witness,
+        )
         sys.stdout.write(f"{outcome}\n")
     else:
         go_on(options.minutes, options.jobs)

@@ -5,6 +5,7 @@ waits: an hour of a group passes in seconds, and the same seed gives the same ho
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
@@ -87,6 +88,8 @@ class World:
         knobs, dice = self.knobs, self.dice
         names = [f"n{number}" for number in range(knobs.members + knobs.spares)]
         first = members_of(names[: knobs.members])
+        witness = names[knobs.members - 1] if knobs.has_witness else ""
+        first = first._replace(witnesses=frozenset({witness} - {""}))
         config = RaftConfig(
             append_bytes_max=knobs.append_bytes_max,
             inflight_max=knobs.inflight_max,
@@ -96,7 +99,8 @@ class World:
         found: dict[NodeId, SimMember] = {}
         for name in names:
             skew = 1 + knobs.clock_skew * (dice.random() - 0.4)
-            found[name] = SimMember(name, first, config, int(knobs.tick_us * skew))
+            own = replace(config, is_witness=name == witness)
+            found[name] = SimMember(name, first, own, int(knobs.tick_us * skew))
         return found
 
     # Time
