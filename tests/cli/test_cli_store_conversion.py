@@ -75,9 +75,11 @@ def test_to_raft_rejects_unknown_members_and_directories(tmp_path: Path, directo
 
 def test_broker_without_the_group_is_refused_after_to_raft(directory: Path) -> None:
     to_raft(directory, "--yes")
-    said = run_command("broker", "--data", str(directory), "--port", "0")
-    assert said.code != 0
-    assert "belongs to n0 of the Raft group g" in said.err
+    ports = ("--nameserver-port", "0", "--broker-port", "0", "--http-port", "0")
+    for words in (("broker", "--port", "0"), ("up", *ports)):
+        said = run_command(*words, "--data", str(directory))
+        assert said.code != 0
+        assert "belongs to n0 of the Raft group g" in said.err
 
 
 def test_import_copies_a_store_and_reports_it_as_json(directory: Path, tmp_path: Path) -> None:

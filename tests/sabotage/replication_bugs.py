@@ -145,4 +145,35 @@ READING: Final = (
          (_PULLING + "PullFrom.after_answer", "now_s < self.slaves_after_s", "False")),
 )  # fmt: skip
 
-BUGS: Final = (*PEERS, *EPOCHS, *GUARANTEES, *OFFSETS, *READING)
+_MEMBER: Final = "tianzhou.replication.raft_member:"
+
+CONVERSIONS: Final = (
+    _bug(
+        "member before its log is synced",
+        "test_raft_conversion:test_conversion_crash_leaves_the_old_broker_or_the_member",
+        (_MEMBER + "convert", "store.flush()", "pass"),
+    ),
+    _bug(
+        "member without the tables of the broker",
+        "test_raft_conversion:test_conversion_crash_leaves_the_old_broker_or_the_member",
+        (_MEMBER + "convert", "storage.append(tables, Term(term), lambda _: None)", "pass"),
+    ),
+    _bug(
+        "list of an interrupted conversion trusted",
+        "test_raft_conversion:test_conversion_lists_a_log_again_that_was_truncated",
+        (_MEMBER + "_drop_stale", "not _describes(log, last)", "False"),
+    ),
+    _bug(
+        "log of a slave trusted without digests",
+        "test_raft_conversion:test_conversion_of_a_log_that_is_not_a_copy_is_rejected",
+        (_MEMBER + "_equal_rows", "if digest_of(data) != row.digest:", "if False:"),
+    ),
+    _bug(
+        "old entries acknowledged before their rows are synced",
+        "test_raft_conversion:test_joining_crash_leaves_a_log_that_the_leader_can_continue",
+        ("tianzhou.replication.raft_storage:RaftStorage.write", "self._plain.sync()", "pass"),
+    ),
+)
+"""A store without a group becomes a member."""
+
+BUGS: Final = (*PEERS, *EPOCHS, *GUARANTEES, *OFFSETS, *READING, *CONVERSIONS)

@@ -16,7 +16,7 @@ from tianzhou.cmd.clock import SystemClock
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_state import state_table
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.replication.raft_state import membership_of
+from tianzhou.replication.raft_state import refuse_member
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import RealFiles
 from tianzhou.store.layout import paths_of
@@ -56,7 +56,7 @@ async def start(options: StartOptions) -> list[serve.Running]:
         facts |= raft_broker.facts(options.raft, config)
         started = [running]
     else:
-        _refuse_member(str(directory))
+        refuse_member(str(directory), RealFiles())
         store = MessageStore(
             RealFiles(), str(directory), options.store_config, clock, is_repaired=_is_slave(options)
         )
@@ -109,17 +109,6 @@ def _warn_if_unregistered(running: Broker) -> None:
             "The broker keeps trying",
             "broker.unregistered",
             level=logging.ERROR,
-        )
-
-
-def _refuse_member(directory: str) -> None:
-    """Messages without the entries of the group would make its log unusable."""
-    member = membership_of(directory, RealFiles())
-    if member is not None:
-        group, name = member
-        raise UsageError(
-            f"{directory} belongs to {name} of the Raft group {group}; nothing was changed. Pass "
-            f"--raft-group {group} --raft-id {name} --raft-peers PEERS, or another --data"
         )
 
 

@@ -13,6 +13,7 @@ from tianzhou.cmd import http as http_server
 from tianzhou.cmd import serve
 from tianzhou.cmd.up_settings import UpOptions, UpSettings, with_memory
 from tianzhou.nameserver.server import NameServer
+from tianzhou.replication.raft_state import refuse_member
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
 
@@ -20,6 +21,7 @@ from tianzhou.store.store import MessageStore
 async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[serve.Running]:
     """Start all servers, then announce that they are ready."""
     directory, config = options.directory, settings.broker
+    refuse_member(str(directory), RealFiles())
     names = NameServer(with_memory(settings.nameserver, directory), clock)
     port = await names.start()
     nameserver = with_port(settings.nameserver.bind_address, port)

@@ -275,6 +275,19 @@ def membership_of(directory: str, files: Files) -> tuple[str, NodeId] | None:
     return group.name, group.member
 
 
+def refuse_member(directory: str, files: Files) -> None:
+    """Raise UsageError before a broker without a group starts on the directory of a member: records
+    between the entries of the group would make its log unusable."""
+    member = membership_of(directory, files)
+    if member is not None:
+        group, name = member
+        raise UsageError(
+            f"{directory} belongs to {name} of the Raft group {group}; nothing was changed. Start "
+            f"it with `tianzhou broker --raft-group {group} --raft-id {name} --raft-peers PEERS`, "
+            "or pass another --data"
+        )
+
+
 def new_doubt() -> int:
     """Return a new, unique number for a doubt."""
     return SystemRandom().randrange(1, 1 << 60)

@@ -1,6 +1,7 @@
 """A store without a group becomes a member: nothing moves, and other members get the same bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from tianzhou.record.message import decode_all
 from tianzhou.replication import raft_member
 from tianzhou.replication.raft_member import (
     Converted,
+    Tell,
     convert,
     follow,
     open_member,
     read_rows,
 )
+from tianzhou.replication.raft_prefix import digest_of
 from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.replication.raft_state import RaftFiles, membership_of
 from tianzhou.replication.raft_storage import Opened, RaftStorage
@@ -50,31 +53,38 @@ IMAGES = 4
 TERM = 3
 
 
-@pytest.fixture(autouse=True)
-def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def small_entries() -> Generator[None]:
     """Several entries in each of the small files."""
-    monkeypatch.setattr(raft_member, "ENTRY_BYTES", 900)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raft_member, "ENTRY_BYTES", 900)
+        yield
 
 
 def plain(root: Path | str, disk: Files | None = None) -> MessageStore:
     return MessageStore(disk or CalmFiles(), str(root), CONFIG, ManualClock())
 
 
-def fill(store: MessageStore, count: int = 40, *, first: int = 0) -> list[bytes]:
-    sent = [b"%d-" % number + b"x" * (number * 37 % 500) for number in range(first, first + count)]
+def fill(
+    store: MessageStore, count: int = 40, *, first: int = 0, letter: bytes = b"x"
+) -> list[bytes]:
+    numbers = range(first, first + count)
+    sent = [b"%d-" % number + letter * (number * 37 % 500) for number in numbers]
     for body in sent:
         store.append(chunk(body))
     return sent
 
 
-def to_raft(store: MessageStore) -> Converted:
+def to_raft(store: MessageStore, tell: Tell = lambda _done, _all: None) -> Converted:
     tables = chunk(b"all tables", key=TABLES)
-    return convert(store, SETTINGS, term=TERM, tables=tables, tell=lambda _done, _all: None)
+    with small_entries():
+        return convert(store, SETTINGS, term=TERM, tables=tables, tell=tell)
 
 
 def as_copy(store: MessageStore, first: Path) -> Converted:
     rows = read_rows(CalmFiles(), str(first / "raft/plain"))
-    return follow(store, SECOND, rows, tell=lambda _done, _all: None)
+    with small_entries():
+        return follow(store, SECOND, rows, tell=lambda _done, _all: None)
 
 
 def member(
@@ -214,21 +224,14 @@ def test_conversion_continues_where_it_was_interrupted(
         if len(seen) == 20:
             raise KeyboardInterrupt
 
-    tables = chunk(b"all tables", key=TABLES)
     with pytest.raises(KeyboardInterrupt):
-        convert(store, SETTINGS, term=TERM, tables=tables, tell=interrupt)
+        to_raft(store, interrupt)
     store.close()
     assert membership_of(str(tmp_path), CalmFiles()) is None
     store = plain(tmp_path)
     sent += fill(store, 20, first=40)
     again: list[int] = []
-    convert(
-        store,
-        SETTINGS,
-        term=TERM,
-        tables=chunk(b"all tables", key=TABLES),
-        tell=lambda done, _all: again.append(done),
-    )
+    to_raft(store, lambda done, _all: again.append(done))
     store.close()
     assert again[0] > seen[10], "it did not start from the beginning"
     opened = member(tmp_path)
@@ -236,28 +239,30 @@ def test_conversion_continues_where_it_was_interrupted(
     close(opened)
 
 
-def test_conversion_lists_a_log_again_that_was_truncated(tmp_path: Path) -> None:
+def test_conversion_lists_a_log_again_that_was_truncated() -> None:
     """What an earlier attempt listed is not in the log any more: a master truncated its slave."""
-    store = plain(tmp_path)
+    disk = SimDisk()
+    store = plain("d", disk)
     fill(store)
 
     def interrupt(done: int, whole: int) -> None:
         if done > whole * 3 // 4:
             raise KeyboardInterrupt
 
-    tables = chunk(b"all tables", key=TABLES)
     with pytest.raises(KeyboardInterrupt):
-        convert(store, SETTINGS, term=TERM, tables=tables, tell=interrupt)
+        to_raft(store, interrupt)
     store.truncate(PhysicalOffset(FILE_BYTES))
     store.dispatch_all()
     store.begin_writing()
-    other = [b"other %d" % number + b"y" * 300 for number in range(60)]
     kept = bodies(store)
-    for body in other:
-        store.append(chunk(body))
+    other = fill(store, 40 - len(kept), first=len(kept), letter=b"y")
     to_raft(store)
+    for row in read_rows(disk, "d/raft/plain"):
+        data = store.log.read(row.place, row.size)
+        assert data is not None
+        assert digest_of(data) == row.digest
     store.close()
-    opened = member(tmp_path)
+    opened = member("d", disk)
     assert bodies(opened.store) == kept + other
     close(opened)
 
@@ -305,17 +310,21 @@ def test_conversion_of_a_copy_keeps_what_equals_the_first_member(tmp_path: Path)
     close(second)
 
 
-def test_conversion_of_a_log_that_is_not_a_copy_is_rejected(
-    converted: tuple[Path, list[bytes]], tmp_path: Path
-) -> None:
-    other = plain(tmp_path / "n1")
-    fill(other, 40, first=1000)
+def test_conversion_of_a_log_that_is_not_a_copy_is_rejected() -> None:
+    disk = SimDisk()
+    store = plain("n0", disk)
+    fill(store)
+    to_raft(store)
+    store.close()
+    other = plain("n1", disk)
+    fill(other, letter=b"y")
     before = all_bytes(other)
+    rows = read_rows(disk, "n0/raft/plain")
     with pytest.raises(UsageError, match="differs from that of the first member between 0 and"):
-        as_copy(other, converted[0])
+        follow(other, SECOND, rows, tell=lambda _done, _all: None)
     assert all_bytes(other) == before
     other.close()
-    assert membership_of(str(tmp_path / "n1"), CalmFiles()) is None
+    assert membership_of("n1", disk) is None
 
 
 def test_conversion_of_a_copy_with_more_messages_is_rejected(tmp_path: Path) -> None:

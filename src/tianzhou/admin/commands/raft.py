@@ -25,6 +25,7 @@ ASK_S: Final = 2.0
 CHANGE_S: Final = 5.0
 """A leader responds when the change is committed, or after raft_ack_timeout_ms."""
 CATCH_UP_S: Final = 600.0
+"""Without progress. A member that receives a large log takes longer in all."""
 SETTLE_S: Final = 15.0
 NEAR: Final = 100
 """A learner that is at most this many entries behind becomes a voter."""
@@ -348,7 +349,7 @@ def _is_near(look: "RaftView", name: str) -> bool:
 
 def _wait_for_learner(session: Session, group: str, name: str) -> None:
     """Wait until a learner has caught up, and show how much of the log it has."""
-    deadline, said = monotonic() + CATCH_UP_S, "it has not connected yet"
+    deadline, said, most = monotonic() + CATCH_UP_S, "it has not connected yet", 0
     with session.busy(f"until {name} has caught up") as shown:
         while monotonic() < deadline:
             try:
@@ -356,13 +357,15 @@ def _wait_for_learner(session: Session, group: str, name: str) -> None:
                 if _is_near(look, name):
                     return
                 said = _lag_of(look, name)
+                if (peer := _peer(look, name)) is not None and peer.match > most:
+                    deadline, most = monotonic() + CATCH_UP_S, peer.match
                 if hasattr(shown, "update"):  # programs get no progress display
                     shown.update(f"until {name} has caught up: {said}")
             except (_NotYet, Failure):
                 pass  # between two leaders there may briefly be no broker that responds
             sleep(_PAUSE_S)
     raise TianzhouError(
-        f"{name} did not catch up within {CATCH_UP_S:.0f} s: {said}; it stays a learner; check "
+        f"{name} made no progress for {CATCH_UP_S:.0f} s: {said}; it stays a learner; check "
         "that it runs and reaches the others, and run the command again"
     )
 

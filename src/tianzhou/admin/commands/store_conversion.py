@@ -2,6 +2,7 @@
 DLedger, become stores of Tianzhou's brokers and Raft groups."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,7 @@ def _convert(root: str, settings: "RaftSettings", like: Path | None, tell: Tell)
 
     clock: Clock = click.get_current_context().find_root().obj
     files = RealFiles()
+    os.umask(0o077)
     rows = None if like is None else raft_member.read_rows(files, str(like))
     config = dataclasses.replace(detect(files, root), record_crc=True)
     store = MessageStore(files, root, config, clock)
@@ -208,6 +210,7 @@ def _import(
 
     clock: Clock = click.get_current_context().find_root().obj
     reader, files = ReadOnlyFiles(), RealFiles()
+    os.umask(0o077)  # as a broker: only its user may read messages
     # A copy of a store may lack the lock file.
     lock = layout.take_lock(reader, source) if reader.exists(f"{source}/{layout.LOCK}") else None
     try:
