@@ -23,8 +23,9 @@ assert WANTED <= SEEDS * IMAGES
 
 
 def explorer_of(seed: int) -> Explorer:
-    """Every second workload writes its checkpoints in slices, as with thousands of queues."""
-    return Explorer(seed, sliced=seed % 2 == 1)
+    """Every second workload writes its checkpoints in slices, as with thousands of queues. Every
+    fourth puts messages into light queues."""
+    return Explorer(seed, sliced=seed % 2 == 1, light=seed % 4 > 2)
 
 
 @pytest.mark.slow

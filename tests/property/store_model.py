@@ -6,9 +6,11 @@ from typing import Final, NamedTuple
 from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.record.chunk import Entry
+from tianzhou.record.light_queues import with_room
 
 TOPICS: Final = ("orders", "payments")
 QUEUES: Final = tuple(queue_key(topic, number) for topic in TOPICS for number in range(2))
+LIGHT: Final = (queue_key("%LMQ%a", 0), queue_key("%LMQ%b", 0))
 TAGS: Final = ("", "beijing", "shanghai")
 KEYS: Final = ("K0", "K1", "K2", "K3")
 FILE_BYTES: Final = 8192
@@ -17,6 +19,8 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(slots=True)
 class Sent:
+    """A message in one queue; a message in light queues is several of these."""
+
     queue: QueueKey
     queue_offset: int
     physical_offset: int
@@ -38,6 +42,12 @@ class Shape(NamedTuple):
     tag: int
     key: int
     padding: int
+    light: int = 0
+    """Which light queues contain it too: one bit for each."""
+
+    @property
+    def light_queues(self) -> list[QueueKey]:
+        return [queue for rank, queue in enumerate(LIGHT) if self.light >> rank & 1]
 
 
 def entry_of(shape: Shape, serial: int) -> Entry:
@@ -46,7 +56,8 @@ def entry_of(shape: Shape, serial: int) -> Entry:
     if tag:
         properties += f"TAGS\x01{tag}\x02"
     body = b"%06d" % serial + b"." * shape.padding
-    return Entry(QUEUES[shape.queue], body, properties.encode())
+    text, light = properties.encode(), [queue.topic.encode() for queue in shape.light_queues]
+    return Entry(QUEUES[shape.queue], body, with_room(text, light) if light else text)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 from store_model import (
     FILE_BYTES,
     KEYS,
+    LIGHT,
     QUEUES,
     TAGS,
     TOPICS,
@@ -45,8 +47,10 @@ shapes = st.builds(
     st.integers(0, len(TAGS) - 1),
     st.integers(0, len(KEYS) - 1),
     st.sampled_from([0, 7, 300, 2500]),
+    st.sampled_from([0, 0, 1, 2, 3]),
 )
-queues = st.sampled_from(QUEUES)
+EVERY_QUEUE: Final = (*QUEUES, *LIGHT)
+queues = st.sampled_from(EVERY_QUEUE)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -107,20 +111,23 @@ class StoreMachine(RuleBasedStateMachine):
             queue_offset = counts.get(entry.queue, 0)
             counts[entry.queue] = queue_offset + 1
             size = chunk.ends[rank] - chunk.starts[rank]
-            sent.append(
-                Sent(
-                    entry.queue,
-                    queue_offset,
-                    offsets[rank],
-                    size,
-                    self.clock.now_ms(),
-                    bytes(entry.body),
-                    TAGS[shape.tag],
-                    KEYS[shape.key],
-                )
+            one = Sent(
+                entry.queue,
+                queue_offset,
+                offsets[rank],
+                size,
+                self.clock.now_ms(),
+                bytes(entry.body),
+                TAGS[shape.tag],
+                KEYS[shape.key],
             )
-        assert list(placed.queue_offsets) == [s.queue_offset for s in sent]
-        self._check_places(sent)
+            sent.append(one)
+            for queue in shape.light_queues:
+                sent.append(replace(one, queue=queue, queue_offset=counts.get(queue, 0)))
+                counts[queue] = counts.get(queue, 0) + 1
+        stored = [one for one in sent if one.queue in QUEUES]
+        assert list(placed.queue_offsets) == [one.queue_offset for one in stored]
+        self._check_places(stored)
         self.model.append(sent)
         assert placed.end == self.model.end
 
@@ -273,7 +280,7 @@ class StoreMachine(RuleBasedStateMachine):
     def queues_have_the_same_bounds(self) -> None:
         if not hasattr(self, "store"):
             return
-        for key in QUEUES:
+        for key in EVERY_QUEUE:
             row = self.model.rows.get(key)
             assert self.store.max_offset(key) == (row.end if row else 0)
             if row is not None:
@@ -294,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert found == wanted
         dispatched = self.store.watermarks.dispatched
         for sent in self.model.log:
-            if sent.end <= dispatched:
+            if sent.end <= dispatched and sent.queue in QUEUES:
                 unique = f"U{sent.body[:6].decode()}"
                 assert self._find(sent.queue.topic, unique) == [sent.physical_offset]
 

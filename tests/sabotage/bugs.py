@@ -296,8 +296,19 @@ SHORTAGES: Final = (
     ),
 )
 
+LIGHT_QUEUES: Final = (
+    _bug("slot of a light queue not counted", "light images",
+         ("tianzhou.store.commit_log:NextOffsets.assign_light",
+          "ends[queue] = offset + 1", "ends[queue] = offset")),
+    _bug("light queues not derived in a loop", "light images",
+         ("tianzhou.store.derive:facts_of", "light = _light_queues(found)", "light = []")),
+    _bug("light queues not derived by columns", "light images",
+         ("tianzhou.store.derive:_one_by_one", "columns.light +=", "_ =")),
+)  # fmt: skip
+
 BUGS: Final = (
     *LOSSES,
+    *LIGHT_QUEUES,
     *SHORTAGES,
     *SYNCS,
     *ORDER,

@@ -23,9 +23,9 @@ STEPS = 40
 IMAGES = 120
 
 
-def crash_images(first: int) -> None:
+def crash_images(first: int, *, light: bool = False) -> None:
     for seed in range(first, first + SEEDS):
-        explorer = Explorer(seed, steps=STEPS)
+        explorer = Explorer(seed, steps=STEPS, light=light)
         explorer.check_halves()
         explorer.check_stale_units()
         explorer.explore(IMAGES)
@@ -113,6 +113,8 @@ def try_suite(bug: Bug) -> None:
             shortages()
         case "images":
             crash_images(bug.seed)
+        case "light images":
+            crash_images(bug.seed, light=True)
         case "faults":
             faults()
             faults(error=errno.ENOSPC)

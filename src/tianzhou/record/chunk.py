@@ -29,6 +29,7 @@ from tianzhou.record.layout import (
     MAGIC_V2,
     OFFSETS,
 )
+from tianzhou.record.light_queues import Room, rooms_of
 
 NUMPY_FROM: Final = 48
 """A numpy call costs about 4 µs whatever it does; below this many records `struct` is faster."""
@@ -69,7 +70,7 @@ class RecordChunk:
     and the last end is the size of the data.
     """
 
-    __slots__ = ("data", "ends", "has_crc", "has_long_hosts", "queues", "starts")
+    __slots__ = ("data", "ends", "has_crc", "has_long_hosts", "queues", "rooms", "starts")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class RecordChunk:
         *,
         has_crc: bool,
         has_long_hosts: bool,
+        rooms: Sequence[Room] = (),
     ) -> None:
         self.data = data
         self.starts = starts
@@ -89,6 +91,8 @@ class RecordChunk:
         transaction, which have offset 0."""
         self.has_crc = has_crc
         self.has_long_hosts = has_long_hosts
+        self.rooms = rooms
+        """Records that are also in light queues."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -109,10 +113,12 @@ def build(
 ) -> RecordChunk:
     """Write the stored form of all messages into one buffer, in order.
 
-    `is_finished`: all properties end with `CRC_PLACEHOLDER` and have no other checksum in them.
+    `is_finished`: all properties end with `CRC_PLACEHOLDER`, have no other checksum in them, and no
+    room for offsets in light queues.
     """
+    rows: list[Entry] = []
     if not is_finished:
-        entries = [_finished(entry, record_crc) for entry in entries]
+        entries = rows = [_finished(entry, record_crc) for entry in entries]
     parts: list[Bytes] = []
     starts: list[int] = []
     queues: list[QueueKey | None] = []
@@ -157,7 +163,11 @@ def build(
         queues.append(None if sys_flag & _INVISIBLE else queue)
     data = bytearray().join(parts)
     ends = [*starts[1:], at] if starts else []
-    return RecordChunk(data, starts, ends, queues, has_crc=record_crc, has_long_hosts=rare > 0)
+    rooms = rooms_of([entry.properties for entry in rows], ends) if rows else ()
+    rooms = [room for room in rooms if queues[room.row] is not None] if rooms else ()
+    return RecordChunk(
+        data, starts, ends, queues, has_crc=record_crc, has_long_hosts=rare > 0, rooms=rooms
+    )
 
 
 def join(chunks: Sequence[RecordChunk]) -> RecordChunk:
@@ -167,8 +177,11 @@ def join(chunks: Sequence[RecordChunk]) -> RecordChunk:
     data = bytearray().join([chunk.data for chunk in chunks])
     starts: list[int] = []
     queues: list[QueueKey | None] = []
+    rooms: list[Room] = []
     base = 0
     for chunk in chunks:
+        if chunk.rooms:
+            rooms += [room.moved(len(starts), base) for room in chunk.rooms]
         starts += [base + start for start in chunk.starts]
         queues += chunk.queues
         base += len(chunk.data)
@@ -179,6 +192,7 @@ def join(chunks: Sequence[RecordChunk]) -> RecordChunk:
         queues,
         has_crc=chunks[0].has_crc,
         has_long_hosts=any(chunk.has_long_hosts for chunk in chunks),
+        rooms=rooms,
     )
 
 

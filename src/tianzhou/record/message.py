@@ -22,6 +22,7 @@ from tianzhou.record import compression, flags, ids, layout, names
 from tianzhou.record import properties as properties_
 from tianzhou.record.crc import crc31
 from tianzhou.record.errors import RecordDamaged
+from tianzhou.record.light_queues import checked_names, joined, offsets_of
 
 _INT32_MIN: Final = -(1 << 31)
 _INT32_MAX: Final = (1 << 31) - 1
@@ -66,6 +67,7 @@ class Message:
     delay: timedelta | None
     deliver_at: datetime | None
     sharding_key: str | None
+    light_queues: tuple[str, ...]
     encoded_properties: bytes = field(init=False, repr=False, compare=False)
     """The properties and the fields that are properties, encoded when they were checked."""
 
@@ -83,6 +85,7 @@ class Message:
         delay: timedelta | None = None,
         deliver_at: datetime | None = None,
         sharding_key: str | None = None,
+        light_queues: str | Sequence[str] = (),
     ) -> None:
         """Create a message; every argument is checked.
 
@@ -91,7 +94,9 @@ class Message:
 
         `delay_level` counts from 1 (one second, by default) to 18 (two hours); 0 means no delay.
         `delay` and `deliver_at` are any other time, by the clock of the broker. Messages with the
-        same `sharding_key` go to the same queue and stay in order.
+        same `sharding_key` go to the same queue and stay in order. Consumers of any of the
+        `light_queues` get the message too, if light queues are on at the broker; their names may
+        have the prefix `%LMQ%`.
 
         Raises UsageError for an invalid name, a value of the wrong type, a reserved property, or
         more than one kind of delay.
@@ -108,12 +113,10 @@ class Message:
             put(self, "wait_store_ok", wait_store_ok)
             put(self, "delay_level", _checked_range("delay_level", delay_level, 0, _INT32_MAX))
             put(self, "delay", delay if delay is None else _checked_delay(delay))
-            put(
-                self,
-                "deliver_at",
-                deliver_at if deliver_at is None else _checked_deliver_at(deliver_at),
-            )
+            timed = deliver_at if deliver_at is None else _checked_deliver_at(deliver_at)
+            put(self, "deliver_at", timed)
             put(self, "sharding_key", sharding_key)
+            put(self, "light_queues", checked_names(light_queues) if light_queues else ())
         except (TypeError, AttributeError) as error:
             wrong = _wrong_type(
                 topic=topic,
@@ -123,6 +126,7 @@ class Message:
                 delay_level=delay_level,
                 delay=delay,
                 deliver_at=deliver_at,
+                light_queues=light_queues,
             )
             if wrong is None:
                 raise
@@ -182,6 +186,8 @@ class Message:
             merged[names.TIMER_DELIVER_MS.decode()] = str(round(self.deliver_at.timestamp() * 1000))
         if self.sharding_key is not None:
             merged[names.SHARDING_KEY.decode()] = self.sharding_key
+        if self.light_queues:
+            merged[names.INNER_MULTI_DISPATCH.decode()] = joined(self.light_queues)
         return merged
 
 
@@ -195,6 +201,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "delay": None,
     "deliver_at": None,
     "sharding_key": None,
+    "light_queues": (),
 }
 _TYPES: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     "topic": (str, "must be text"),
@@ -204,6 +211,7 @@ _TYPES: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     "delay_level": (int, "must be a whole number from 1 to 18"),
     "delay": (timedelta, "must be a timedelta such as timedelta(seconds=5)"),
     "deliver_at": (datetime, "must be a datetime with a time zone"),
+    "light_queues": ((str, Sequence), "must be text, or a list of texts such as ['a', 'b']"),
 }
 
 
@@ -461,6 +469,12 @@ class MessageView:
     def keys(self) -> tuple[str, ...]:
         """The keys by which tools find it."""
         return tuple(key for key in (self._text(names.KEYS) or "").split(" ") if key)
+
+    @property
+    def light_queues(self) -> Mapping[str, int]:
+        """The light queues that contain it, with its offset in each."""
+        found = offsets_of(self.stored_properties)
+        return {name.decode("utf-8", "replace"): offset for name, offset in found}
 
     @property
     def unique_id(self) -> str | None:

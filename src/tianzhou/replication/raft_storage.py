@@ -465,6 +465,7 @@ def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
         chunk.queues[first:end],
         has_crc=chunk.has_crc,
         has_long_hosts=chunk.has_long_hosts,
+        rooms=[room.moved(-first, -base) for room in chunk.rooms if first <= room.row < end],
     )
 
 

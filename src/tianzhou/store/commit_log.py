@@ -7,14 +7,15 @@ the disk. Space is reserved before anything is written, so that a full disk reje
 
 import errno
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import Bytes, PhysicalOffset
+from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey
 from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import BLANK, MAGIC_BLANK
+from tianzhou.record.light_queues import is_light
 from tianzhou.store import append_check, segments
 from tianzhou.store.descriptors import Failure, is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull
@@ -51,6 +52,61 @@ class Appended(NamedTuple):
             for span in self.spans
             for start in self.starts[span.first : span.end]
         ]
+
+
+class NextOffsets(dict[QueueKey, int]):
+    """The queue offsets of the next messages: what a store assigns when it appends.
+
+    Owner: the store's writer.    Invariant: at least the end of each queue; more while messages of
+    the queue are not dispatched yet
+    """
+
+    def __init__(self, ends: Mapping[QueueKey, int]) -> None:
+        super().__init__(ends)
+        self.light_count = sum(is_light(key.topic) for key in self)
+        """Light queues among them."""
+
+    def assign(self, queues: list[QueueKey | None]) -> tuple[Sequence[int], dict[QueueKey, int]]:
+        """Return the queue offsets for a chunk, and the new ends of its queues. They take effect
+        only when the chunk is in the log."""
+        get = self.get
+        first = queues[0] if queues else None
+        if first is not None and queues.count(first) == len(queues):
+            offset = get(first)
+            if offset is None:  # add the row now, while a MemoryError is harmless
+                offset = self[first] = 0
+            return range(offset, offset + len(queues)), {first: offset + len(queues)}
+        ends: dict[QueueKey, int] = {}
+        offsets: list[int] = []
+        for queue in queues:
+            if queue is None:
+                offsets.append(0)
+                continue
+            offset = ends.get(queue)
+            if offset is None and (offset := get(queue)) is None:
+                offset = self[queue] = 0
+            ends[queue] = offset + 1
+            offsets.append(offset)
+        return offsets, ends
+
+    def assign_light(self, chunk: RecordChunk, ends: dict[QueueKey, int]) -> None:
+        """Write the offsets in light queues into the records of a chunk, and add the new ends."""
+        for room in chunk.rooms:
+            offsets: list[int] = []
+            for queue in room.queues:
+                offset = ends.get(queue)
+                if offset is None and (offset := self.get(queue)) is None:
+                    self.light_count += 1
+                    offset = self[queue] = 0
+                ends[queue] = offset + 1
+                offsets.append(offset)
+            room.write(chunk.data, offsets)
+
+    def forget(self, keys: Iterable[QueueKey]) -> None:
+        """Restart these queues at 0."""
+        for key in keys:
+            if self.pop(key, None) is not None:
+                self.light_count -= is_light(key.topic)
 
 
 class CommitLog:

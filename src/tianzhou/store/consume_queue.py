@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_DIRECTORY_BYTES_MAX
+from tianzhou.record.light_queues import is_light
 from tianzhou.store.descriptors import is_unopened
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
@@ -74,6 +75,7 @@ class ConsumeQueue:
         "_last_written",
         "directory",
         "first",
+        "is_light",
         "key",
         "log_min",
         "min_offset",
@@ -85,6 +87,8 @@ class ConsumeQueue:
         self._cache = cache
         self.directory = directory
         self.key = key
+        self.is_light = is_light(key.topic)
+        """Whether it is a light queue: its records belong to other topics."""
         self._file_units = file_units
         self.tail = bytearray()
         """Units that are in memory only."""
@@ -101,6 +105,11 @@ class ConsumeQueue:
     @property
     def count(self) -> int:
         return self.written + len(self.tail) // UNIT_BYTES - self.first
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it had messages and the log has none of them any more."""
+        return self.min_offset == self.end > 0
 
     @property
     def is_unwritten(self) -> bool:
@@ -621,6 +630,16 @@ class Queues:
     def write_out(self) -> None:
         for queue in self._queues.values():
             queue.write_out()
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Remove one queue, on disk with the next checkpoint."""
+        queue.remove_all()
+        self._drop(queue)
+        directory = f"{self.directory}/{queue.key.topic}"
+        self.cache.dirty_dirs -= {directory, queue.directory}
+        if self._files.exists(directory) and not self._files.list(directory):
+            self._files.remove_dir(directory)
+        self.cache.dirty_dirs.add(self.directory)
 
     def remove_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
         """Remove every queue of a topic, or those that end before a log offset; returns how

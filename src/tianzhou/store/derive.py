@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX
-from tianzhou.record import flags, properties
+from tianzhou.record import flags, light_queues, properties
 from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import (
@@ -88,6 +88,8 @@ class Facts(NamedTuple):
     tags_code: int
     key_hashes: list[int]
     store_timestamp: int
+    light: Sequence[tuple[QueueKey, int]] = ()
+    """The light queues that contain the record as well, with its offset in each."""
 
 
 def facts_of(
@@ -147,7 +149,22 @@ def facts_of(
     keys = _keys(topic, found) if is_indexed else []
     visible = kind not in (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK)
     queue = queue_key(topic, queue_id) if visible else None
+    if visible and found.find(light_queues.OFFSETS_BEGIN) >= 0:
+        light = _light_queues(found)
+        return Facts(queue, queue_offset, tags_code, keys, store_timestamp, light)
     return Facts(queue, queue_offset, tags_code, keys, store_timestamp)
+
+
+def _light_queues(found: bytes) -> list[tuple[QueueKey, int]]:
+    """The light queues of a record. Names that no directory can have are left out, as in
+    RocketMQ."""
+    light: list[tuple[QueueKey, int]] = []
+    for name, offset in light_queues.offsets_of(found):
+        try:
+            light.append((queue_key(topic_of(name), 0), offset))
+        except RecordDamaged:
+            continue
+    return light
 
 
 def store_time_of(buffer: Bytes, start: int) -> int:
@@ -292,7 +309,7 @@ def derive_plainly(
     for start, stop in zip(starts, ends, strict=True):
         offset = base + start
         try:
-            queue, queue_offset, tags_code, keys, store_timestamp = facts_of(
+            queue, queue_offset, tags_code, keys, store_timestamp, light = facts_of(
                 buffer, start, stop, delays_ms
             )
         except RecordDamaged as error:
@@ -305,13 +322,14 @@ def derive_plainly(
         if queue is None:
             continue
         unit = UNIT.pack(offset, stop - start, tags_code)
-        first, row = units.get(queue, (queue_offset, None))
-        if row is not None and queue_offset == first + len(row) // UNIT.size:
-            row += unit
-            continue
-        if row is not None:  # a record of this queue is missing in between
-            runs.append(QueueUnits(queue, QueueOffset(first), bytes(row)))
-        units[queue] = (queue_offset, bytearray(unit))
+        for key, rank in ((queue, queue_offset), *light):
+            first, row = units.get(key, (rank, None))
+            if row is not None and rank == first + len(row) // UNIT.size:
+                row += unit
+                continue
+            if row is not None:  # a record of this queue is missing in between
+                runs.append(QueueUnits(key, QueueOffset(first), bytes(row)))
+            units[key] = (rank, bytearray(unit))
     runs += [QueueUnits(q, QueueOffset(first), bytes(row)) for q, (first, row) in units.items()]
     return Derived(runs, hashes, offsets, timestamps, store_timestamp, malformed)
 
@@ -373,7 +391,8 @@ class _Columns:
         self.ends[-1] = end
         self.raw = np.frombuffer(buffer, np.uint8)
         self.heads = gather(self.raw, self.at, HEAD.size).view(HEAD_DTYPE)
-        self.topics: list[str] = []
+        self.topics: dict[str, int] = {}
+        """The topics of all records by rank, and the light queues."""
         self.topic_rank = np.full(len(self.at), -1)
         """Which of `topics` a record belongs to; -1: no queue."""
         self.tags_codes = np.zeros(len(self.at), np.int64)
@@ -382,11 +401,11 @@ class _Columns:
         self.key_hashes: list[Ints] = []
         self.malformed: dict[int, str] = {}
         """Rows that contribute nothing, and why."""
+        self.light: list[tuple[int, int, int]] = []
+        """Row, rank and offset for each light queue of a record."""
 
     def rank_of(self, topic: str) -> int:
-        if topic not in self.topics:
-            self.topics.append(topic)
-        return self.topics.index(topic)
+        return self.topics.setdefault(topic, len(self.topics))
 
 
 def derive_by_shape(
@@ -508,6 +527,8 @@ def _shape_of(block: bytes, start: int, topic_size: int) -> _Shape | None:
         return None
     if topic == SCHEDULE_TOPIC or not block[start:topic_end].isascii():
         return None
+    if light_queues.OFFSETS_BEGIN in block:
+        return None
     fixed = bytearray(start) + b"\xff" * (len(block) - start)
     found: dict[bytes, _Value] = {}
     at = topic_end + 2
@@ -621,6 +642,7 @@ def _one_by_one(buffer: Bytes, columns: _Columns, row: int, delays_ms: Sequence[
     if facts.queue is not None:
         columns.topic_rank[row] = columns.rank_of(facts.queue.topic)
         columns.tags_codes[row] = facts.tags_code
+        columns.light += [(row, columns.rank_of(key.topic), at) for key, at in facts.light]
     if facts.key_hashes:
         columns.key_rows.append(np.full(len(facts.key_hashes), row))
         columns.key_hashes.append(np.array(facts.key_hashes))
@@ -634,17 +656,24 @@ def _runs(columns: _Columns, base: int) -> list[QueueUnits]:
     rows: npt.NDArray[Any] = units.view(f"V{_UNIT_DTYPE.itemsize}")
     queue_offsets = columns.heads["queue_offset"].astype(np.int64)
     keys = columns.topic_rank << 32 | columns.heads["queue_id"]
+    if columns.light:
+        of, ranks, offsets = np.array(columns.light).T
+        order = np.argsort(np.concatenate([np.arange(len(keys)), of]), kind="stable")
+        keys = np.concatenate([keys, ranks << 32])[order]
+        queue_offsets = np.concatenate([queue_offsets, offsets])[order]
+        rows = np.concatenate([rows, rows[of]])[order]
     if keys[0] < 0 or (keys != keys[0]).any():
         visible = np.flatnonzero(keys >= 0)
         order = visible[np.argsort(keys[visible], kind="stable")]
         keys, queue_offsets, rows = keys[order], queue_offsets[order], rows[order]
     breaks = (keys[1:] != keys[:-1]) | (queue_offsets[1:] != queue_offsets[:-1] + 1)
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(keys)]
+    topics = list(columns.topics)
     runs: list[QueueUnits] = []
     for first, last in pairwise(edges):
         if first < last:
             key = int(keys[first])
-            queue = queue_key(columns.topics[key >> 32], key & 0xFFFFFFFF)
+            queue = queue_key(topics[key >> 32], key & 0xFFFFFFFF)
             offset = QueueOffset(int(queue_offsets[first]))
             runs.append(QueueUnits(queue, offset, rows[first:last].tobytes()))
     return runs

@@ -16,9 +16,12 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from tianzhou.base.kinds import Bytes, QueueOffset
+from tianzhou.base.kinds import Bytes, QueueKey, QueueOffset
 from tianzhou.base.limits import RECORD_BYTES_MAX
+from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from tianzhou.record.light_queues import is_light, offset_in
+from tianzhou.record.message import MessageView
 from tianzhou.record.walk import are_vouched_for, is_sound
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT, ConsumeQueue
@@ -195,8 +198,10 @@ def _read_all(log: CommitLog, queue: ConsumeQueue, result: ReadResult, limit: Re
         total = sum(sizes)
     result.reached = offsets[-1]
     first, queue_id = offsets[0], queue.key.queue_id
-    # Adjacent records in one file are one read; checking the first and the last suffices.
-    if offsets[-1] + sizes[-1] - first == total and min(sizes) >= RECORD_BYTES_MIN:
+    # Adjacent records in one file are one read; checking the first and the last suffices. Those of
+    # a light queue are rarely adjacent, and contain their offset elsewhere.
+    is_run = offsets[-1] + sizes[-1] - first == total and min(sizes) >= RECORD_BYTES_MIN
+    if is_run and not queue.is_light:
         found = _read_neighbours(log, first, sizes, total)
         if found is not None and (
             _is_record(found, 0, sizes[0], (queue_id, start))
@@ -205,7 +210,7 @@ def _read_all(log: CommitLog, queue: ConsumeQueue, result: ReadResult, limit: Re
             result.add(found, units)
             result.next_offset = QueueOffset(start + units)
             return
-    _take(log, _Units(queue_id, range(start, start + units), offsets, sizes), result)
+    _take(log, _Units(queue.key, range(start, start + units), offsets, sizes), result)
     result.next_offset = QueueOffset(start + units)
     if not result.count:
         result.status = ReadStatus.MESSAGE_WAS_REMOVING
@@ -246,7 +251,7 @@ def _read_matching(
     count = _within(sizes, limit.size) if sizes else 0
     chosen = ranks[:count]
     offsets = units["offset"][chosen].tolist()
-    found = _Units(queue.key.queue_id, (chosen + start).tolist(), offsets, sizes[:count])
+    found = _Units(queue.key, (chosen + start).tolist(), offsets, sizes[:count])
     _take(log, found, result)
     # After a limit the next read continues behind the last message, else behind the scan.
     stopped = count == limit.count or count < len(ranks)
@@ -288,7 +293,7 @@ def _read_neighbours(
 class _Units(NamedTuple):
     """Units of one queue with their log offsets, which may be wrong."""
 
-    queue_id: int
+    queue: QueueKey
     ranks: Sequence[int]
     offsets: Sequence[int]
     sizes: Sequence[int]
@@ -308,14 +313,14 @@ def _by_file(log: CommitLog, units: _Units) -> Iterator[_Units]:
         if not 0 < count < len(units.offsets):
             yield units
             return
-        queue_id, *columns = units
-        yield _Units(queue_id, *(column[:count] for column in columns))
-        units = _Units(queue_id, *(column[count:] for column in columns))
+        queue, *columns = units
+        yield _Units(queue, *(column[:count] for column in columns))
+        units = _Units(queue, *(column[count:] for column in columns))
 
 
 def _take_of_file(log: CommitLog, units: _Units, result: ReadResult) -> None:
     data = _read_scattered(log, units.offsets, units.sizes)
-    if data is not None and _are_sound(data, units):
+    if data is not None and not is_light(units.queue.topic) and _are_sound(data, units):
         result.add(data, len(units.ranks))
         return
     at = 0
@@ -326,7 +331,7 @@ def _take_of_file(log: CommitLog, units: _Units, result: ReadResult) -> None:
             record = data[at : at + size]
             at += size
         if record is not None:
-            _judge(record, (units.queue_id, rank), offset, result)
+            _judge(record, (units.queue, rank), offset, result)
 
 
 def _read_scattered(
@@ -357,11 +362,11 @@ def _read_scattered(
 def _are_sound(data: memoryview, units: _Units) -> bool:
     """Whether these bytes are the intact records of these units. False proves nothing: `_judge`
     also handles records without a checksum."""
-    queue_id, ranks, offsets, sizes = units
+    queue, ranks, offsets, sizes = units
     starts = list(accumulate(sizes, initial=0))
     heads = list(map(_CHECK.unpack_from, repeat(data), starts[:-1]))
     magic = heads[0][1]
-    wanted = zip(sizes, repeat(magic), repeat(queue_id), ranks, strict=False)
+    wanted = zip(sizes, repeat(magic), repeat(queue.queue_id), ranks, strict=False)
     return (
         magic in (MAGIC_V1, MAGIC_V2)
         and heads == list(wanted)
@@ -384,14 +389,32 @@ def _read_one(log: CommitLog, offset: int, size: int, result: ReadResult) -> mem
     return None
 
 
-def _judge(record: memoryview, place: tuple[int, int], offset: int, result: ReadResult) -> None:
+def _judge(
+    record: memoryview, place: tuple[QueueKey, int], offset: int, result: ReadResult
+) -> None:
     """Add a record if it is intact. A unit that does not lead to a record of its queue and rank is
     skipped: a wrong message is worse than none."""
-    size = len(record)
-    if _is_record(record, 0, size, place) and is_sound(record, 0, size, base=offset):
+    size, (queue, rank) = len(record), place
+    belongs = _is_record(record, 0, size, (queue.queue_id, rank))
+    if is_light(queue.topic):
+        belongs = _is_in_light_queue(record, queue.topic, rank)
+    if belongs and is_sound(record, 0, size, base=offset):
         result.add(record, 1)
     else:
         result.damaged.append(offset)
+
+
+def _is_in_light_queue(record: memoryview, queue: str, rank: int) -> bool:
+    """Whether a record has this offset in a light queue: assigned to it as a further queue, or,
+    in a log of RocketMQ, as that of its topic."""
+    try:
+        view = MessageView(record)
+    except RecordDamaged:
+        return False
+    if view.total_size != len(record):
+        return False
+    direct = view.topic == queue and view.queue_offset == rank
+    return direct or offset_in(view.stored_properties, queue) == rank
 
 
 def _is_record(data: memoryview, at: int, size: int, place: tuple[int, int]) -> bool:

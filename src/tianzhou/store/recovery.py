@@ -221,7 +221,8 @@ def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
         facts = facts_of(record, 0, len(record), (), with_keys=False)
     except RecordDamaged:
         return False
-    return (facts.queue, facts.queue_offset) == (queue.key, queue.end - 1)
+    places = ((facts.queue, facts.queue_offset), *facts.light)
+    return (queue.key, queue.end - 1) in places
 
 
 def _cut_index(parts: Parts) -> None:

@@ -11,7 +11,7 @@ This is one file because appending, dispatch and the watermarks must be read tog
 relies on the order of the others.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -21,8 +21,9 @@ from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.base.probe import Histogram
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.store import layout, opening, read, recovery, replica_log, search
-from tianzhou.store.commit_log import Appended
+from tianzhou.store.commit_log import Appended, NextOffsets
 from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import Malformed, QueueUnits
 from tianzhou.store.descriptors import NotOpened, is_shortage, shortage_text
@@ -133,8 +134,8 @@ class MessageStore:
         )
         self.removals = self._upkeep.removals
         """Deletions of topics, and how many are durable."""
-        self._next_offsets: dict[QueueKey, int] | None = None
-        """Queue offsets of the next messages; None on a replica."""
+        self._next_offsets: NextOffsets | None = None
+        """None on a replica."""
         if self.dispatcher.position == self.log.end:
             self.begin_writing()
         failpoint("recovery.before_abort")
@@ -267,15 +268,18 @@ class MessageStore:
         if fence.refusal:
             raise DiskFull(fence.refusal)
         assert chunk.has_crc or not self.config.record_crc, "recovery would take these for torn"
+        next_offsets = self._next_offsets
+        assert next_offsets is not None, "the log of a replica accepts no messages"
         try:
-            offsets, ends = self._assign(chunk.queues)
+            offsets, ends = next_offsets.assign(chunk.queues)
+            if chunk.rooms:
+                next_offsets.assign_light(chunk, ends)
             spans = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
         except OSError as error:
             raise fence.fenced("writing the commit log", error) from error
         except MemoryError as error:
             raise DiskFull(f"nothing was stored: {shortage_text(error)}") from error
-        assert self._next_offsets is not None
-        self._next_offsets.update(ends)
+        next_offsets.update(ends)
         end = self.log.end
         if len(spans) == 1:
             fresh = self.dispatcher.fresh
@@ -285,34 +289,15 @@ class MessageStore:
             flusher.thread.ask()
         return Appended(end, offsets, spans, chunk.starts)
 
-    def _assign(self, queues: list[QueueKey | None]) -> tuple[Sequence[int], dict[QueueKey, int]]:
-        """Return the queue offsets for a chunk, and the new ends of its queues. They take effect
-        only when the chunk is in the log."""
-        assert self._next_offsets is not None, "the log of a replica accepts no messages"
-        get = self._next_offsets.get
-        first = queues[0] if queues else None
-        if first is not None and queues.count(first) == len(queues):
-            offset = get(first)
-            if offset is None:  # add the row now, while a MemoryError is harmless
-                offset = self._next_offsets[first] = 0
-            return range(offset, offset + len(queues)), {first: offset + len(queues)}
-        ends: dict[QueueKey, int] = {}
-        offsets: list[int] = []
-        for queue in queues:
-            if queue is None:
-                offsets.append(0)
-                continue
-            offset = ends.get(queue)
-            if offset is None and (offset := get(queue)) is None:
-                offset = self._next_offsets[queue] = 0
-            ends[queue] = offset + 1
-            offsets.append(offset)
-        return offsets, ends
-
     def assigned_end(self, key: QueueKey) -> int:
         """Return the queue offset of the next message; earlier ones may not be visible yet."""
         assigned = self._next_offsets.get(key, 0) if self._next_offsets is not None else 0
         return max(assigned, self.max_offset(key))
+
+    @property
+    def light_queue_count(self) -> int:
+        """Light queues that exist, or will as soon as their first message is visible."""
+        return self._next_offsets.light_count if self._next_offsets is not None else 0
 
     # Visibility
 
@@ -513,7 +498,7 @@ class MessageStore:
         assert self.dispatcher.position == self.log.end, (
             f"the log ends at {self.log.end}, and is dispatched up to {self.dispatcher.position}"
         )
-        self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
+        self._next_offsets = NextOffsets({queue.key: int(queue.end) for queue in self.queues})
 
     def stop_writing(self) -> None:
         """Reject messages until `begin_writing`."""
@@ -522,6 +507,20 @@ class MessageStore:
     def when_expired(self, call: Callable[[], None]) -> None:
         """Call this when log files were deleted, before anything else happens."""
         self._upkeep.on_expired = call
+
+    def when_light_queue_expires(self, call: Callable[[str], None]) -> None:
+        """Remove light queues whose messages have all expired, and call this with their names
+        before: the next message there gets offset 0, so offsets of consumers must be forgotten."""
+
+        def may_remove(queue: ConsumeQueue) -> bool:
+            if self.assigned_end(queue.key) > queue.end:
+                return False  # a message is in the log already, and not visible yet
+            if self._next_offsets is not None:
+                self._next_offsets.forget([queue.key])
+            call(queue.key.topic)
+            return True
+
+        self._upkeep.work.may_remove = may_remove
 
     # Durability
 
@@ -611,9 +610,8 @@ class MessageStore:
         """Restart the queues of a deleted topic at 0, unless they exist."""
         if self._next_offsets is not None:
             kept = {queue.key for queue in self.queues.of_topic(topic)}
-            for key in [key for key in self._next_offsets if key.topic == topic]:
-                if key not in kept:
-                    del self._next_offsets[key]
+            gone = [key for key in self._next_offsets if key.topic == topic and key not in kept]
+            self._next_offsets.forget(gone)
 
     # Ending
 

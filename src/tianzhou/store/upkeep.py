@@ -53,6 +53,9 @@ class QueueWork:
         """Queues whose units must be in the files before the checkpoint is saved."""
         self._begun: Derivations | None = None
         self.slice_queues = SLICE_QUEUES
+        self.may_remove: Callable[[ConsumeQueue], bool] = lambda _queue: False
+        """Whether a light queue whose messages have all expired may be removed. The next message
+        in it gets offset 0, so its owner must forget every offset in it first."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -125,7 +128,10 @@ class QueueWork:
         for queue in filter(self._queues.has, queues[-count:]):
             if queues is self._expiring:
                 queue.raise_minimum(self._queues.log_min)
-                queue.remove_expired()
+                if queue.is_light and queue.is_expired and self.may_remove(queue):
+                    self._queues.remove(queue)
+                else:
+                    queue.remove_expired()
             else:
                 queue.write_out()
         del queues[-count:]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
+from tianzhou.record.light_queues import is_light
 from tianzhou.store import layout, segments
 from tianzhou.store.checkpoint import UNKNOWN, Checkpoint
 from tianzhou.store.config import StoreConfig
@@ -49,6 +50,9 @@ class Findings:
     records: int = 0
     index_files: int = 0
     index_entries: int = 0
+    light_queues: int = 0
+    light_units: int = 0
+    """Messages in light queues. Each is in a queue of its topic as well."""
     queues: list[QueueSummary] = field(default_factory=list[QueueSummary])
     damage: list[Damage] = field(default_factory=list[Damage])
     problems: list[str] = field(default_factory=list[str])
@@ -94,6 +98,9 @@ class Directory:
             queue.raise_minimum(PhysicalOffset(found.log_start))
             key = queue.key
             found.queues.append(QueueSummary(key.topic, key.queue_id, queue.min_offset, queue.end))
+            if queue.is_light:
+                found.light_queues += 1
+                found.light_units += queue.end - queue.min_offset
         for file in self.index_files(found):
             found.index_files += 1
             found.index_entries += file.count - 1
@@ -213,7 +220,10 @@ class _DerivedCheck:
         return sum(offset < self._trusted for offset, _, _ in UNIT.iter_unpack(units))
 
     def _is_deleted(self, topic: str) -> bool:
-        """After a crash the table may be older than the log; a store without a broker has none."""
+        """After a crash the table may be older than the log; a store without a broker has none. It
+        never has light queues."""
+        if is_light(topic):
+            return False
         return self._found.clean and bool(self._topics) and topic not in self._topics
 
     def finish(self) -> None:

@@ -11,6 +11,9 @@ from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.raft.membership import members_of
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
 from tianzhou.raft.ready import Begin, HardState
+from tianzhou.record.chunk import Entry as Record
+from tianzhou.record.chunk import build
+from tianzhou.record.light_queues import with_room
 from tianzhou.record.message import decode_all
 from tianzhou.replication import raft_entry
 from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
@@ -76,6 +79,26 @@ def test_storage_splits_a_large_chunk_into_several_entries(leader: Log) -> None:
         assert view is not None
         assert int.from_bytes(view[:4], "big") > 500
     assert len(bodies(leader)) == 30
+
+
+def test_storage_assigns_offsets_in_light_queues_on_all_members(
+    leader: Log, tmp_path: Path
+) -> None:
+    """Also if a chunk is split into several entries."""
+    light = queue_key("%LMQ%a", 0)
+    made = Record(KEY, b"y" * 500, with_room(b"", [b"%LMQ%a"]))
+    plain = Record(KEY, b"z" * 500)
+    built = build([plain, *[made] * 30], store_host=bytes(8), record_crc=True)
+    leader.storage.append(built, Term(1), lambda _data: None)
+    follower = Log(tmp_path / "n1", member="n1")
+    follower.storage.write(leader.entries())
+    assert follower.bytes() == leader.bytes()
+    for member in (leader, follower):
+        member.commit(member.storage.last)
+        assert member.store.max_offset(light) == 30
+        with member.store.read(light, QueueOffset(0), ReadLimit(1000, 1 << 20)) as found:
+            views = [view for span in found.spans for view in decode_all(span)]
+        assert [view.light_queues["%LMQ%a"] for view in views] == list(range(30))
 
 
 def test_storage_headers_are_in_no_queue_and_pass_verify(leader: Log, tmp_path: Path) -> None:

@@ -64,15 +64,16 @@ def rebuilt(report: "Report", *, queues: int) -> "RenderableType":
 
 
 def _summary(found: "Findings") -> "RenderableType":
-    return output.pairs(
-        {
-            "last stop": "clean" if found.clean else "a crash, or a broker runs now",
-            "commit log": f"{found.log_files} files, offsets {found.log_start} to {found.log_end}",
-            "flushed": f"up to {found.flushed}",
-            "derived": f"up to {found.derived}",
-            "index": f"{found.index_files} files, {found.index_entries:,} entries",
-        }
-    )
+    facts = {
+        "last stop": "clean" if found.clean else "a crash, or a broker runs now",
+        "commit log": f"{found.log_files} files, offsets {found.log_start} to {found.log_end}",
+        "flushed": f"up to {found.flushed}",
+        "derived": f"up to {found.derived}",
+        "index": f"{found.index_files} files, {found.index_entries:,} entries",
+    }
+    if found.light_queues:
+        facts["light queues"] = f"{found.light_queues:,}, with {found.light_units:,} messages"
+    return output.pairs(facts)
 
 
 def _problems(found: "Findings") -> "list[RenderableType]":

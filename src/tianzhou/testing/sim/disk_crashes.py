@@ -12,8 +12,8 @@ from itertools import islice
 from random import Random
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import QueueKey
-from tianzhou.record import flags
+from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.record import flags, light_queues
 from tianzhou.record.chunk import Entry
 from tianzhou.record.chunk import build as chunk_of
 from tianzhou.record.layout import CRC_PROPERTY_BYTES
@@ -70,9 +70,12 @@ class Failure(AssertionError):
 class Explorer:
     """The workload of one seed, and which of its crashes were checked."""
 
-    def __init__(self, seed: int, steps: int = STEPS, *, sliced: bool = False) -> None:
+    def __init__(
+        self, seed: int, steps: int = STEPS, *, sliced: bool = False, light: bool = False
+    ) -> None:
+        """See `Workload`."""
         self.seed = seed
-        self.workload = Workload(seed, sliced=sliced)
+        self.workload = Workload(seed, sliced=sliced, light=light)
         self.workload.run(steps)
         self.history = History(self.workload.sent)
         self.nested = 0
@@ -185,8 +188,10 @@ class Explorer:
         sent = self._replace_lost(store)
         after = dict(before)
         for entry, record in sent:
-            known = after.get(entry.queue, Contents(0, 0, b""))
-            after[entry.queue] = Contents(known.first, known.end + 1, known.records + record)
+            light = light_queues.names_of(entry.properties)
+            for queue in (entry.queue, *(queue_key(name.decode(), 0) for name in light)):
+                known = after.get(queue, Contents(0, 0, b""))
+                after[queue] = Contents(known.first, known.end + 1, known.records + record)
         end = store.log.end
         demand(all_contents(store) == after, "messages sent after recovery cannot be read")
         disk = self._disk_of(store)
@@ -325,6 +330,8 @@ def _alike(lost: Sent) -> Entry:
     topic_bytes = len(lost.queue.topic)
     body_end = 88 + int.from_bytes(lost.record[84:88], "big")
     properties = lost.record[body_end + 1 + topic_bytes + 2 : -CRC_PROPERTY_BYTES]
+    if light := light_queues.offsets_of(properties):
+        properties = light_queues.with_room(properties, [name for name, _ in light])
     body = bytes(byte ^ 0x55 for byte in lost.record[88:body_end])
     return Entry(lost.queue, body, properties)
 

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
-from tianzhou.record import flags
+from tianzhou.record import flags, light_queues
 from tianzhou.record.chunk import Entry, RecordChunk, build
+from tianzhou.record.message import MessageView
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
@@ -20,6 +21,7 @@ from tianzhou.wire.tables import ConsumerOffsetTable
 
 ROOT: Final = "data/store"
 QUEUES: Final = (queue_key("A", 0), queue_key("A", 1), queue_key("B", 0), queue_key("C", 3))
+LIGHT: Final = (queue_key("%LMQ%x", 0), queue_key("%LMQ%y", 0))
 GROUP: Final = "readers"
 ALL: Final = ReadLimit(count=800, size=1 << 24)
 HOST: Final = b"\x0a\0\0\x01\0\0\x2a\x9f"
@@ -84,7 +86,8 @@ def config_of(dice: Random) -> StoreConfig:
 
 
 def is_equal_message(record: bytes, entry: Entry) -> bool:
-    """Whether a stored record holds this message: its body, topic and properties."""
+    """Whether a stored record holds this message: its body, topic and properties, apart from the
+    offsets that the store assigns."""
     topic = entry.queue.topic.encode()
     body_at = 88
     body_end = body_at + len(entry.body)
@@ -92,7 +95,9 @@ def is_equal_message(record: bytes, entry: Entry) -> bool:
     return (
         record[body_at:body_end] == entry.body
         and record[body_end + 1 : properties_at - 2] == topic
-        and record[properties_at:].startswith(entry.properties)
+        and record[properties_at:].startswith(
+            entry.properties.partition(light_queues.OFFSETS_BEGIN)[0]
+        )
     )
 
 
@@ -118,10 +123,19 @@ class SlicedStore(SteppedStore):
 class Workload:
     """Runs a store on a simulated disk. `cuts` are the points at which it may crash."""
 
-    def __init__(self, seed: int, disk: SimDisk | None = None, *, sliced: bool = False) -> None:
-        """`sliced`: each checkpoint takes several steps, one queue in each."""
+    def __init__(
+        self,
+        seed: int,
+        disk: SimDisk | None = None,
+        *,
+        sliced: bool = False,
+        light: bool = False,
+    ) -> None:
+        """`sliced`: each checkpoint takes several steps, one queue in each. `light`: some messages
+        are in light queues too."""
         self.seed = seed
         self._sliced = sliced
+        self._queues = (*QUEUES, *LIGHT) if light else QUEUES
         self._dice = Random(seed)
         self.config = config_of(self._dice)
         self.clock = ManualClock()
@@ -199,18 +213,21 @@ class Workload:
             record = bytes(chunk.data[chunk.starts[rank] : chunk.ends[rank]])
             assert is_equal_message(record, entry), "the stored record is not the message"
             (offset, start), key = places[rank], key_of(entry)
-            self.sent.append(
-                Sent(
-                    chunk.queues[rank],
-                    offset,
-                    start,
-                    start + len(record),
-                    record,
-                    entry.queue.topic,
-                    key,
-                    now_ms,
-                )
+            one = Sent(
+                chunk.queues[rank],
+                offset,
+                start,
+                start + len(record),
+                record,
+                entry.queue.topic,
+                key,
+                now_ms,
             )
+            self.sent.append(one)
+            if one.queue is not None:
+                for name, rank_there in light_queues.offsets_of(entry_text(record)):
+                    queue = queue_key(name.decode(), 0)
+                    self.sent.append(one._replace(queue=queue, queue_offset=rank_there))
 
     def _entry(self, *, small: bool) -> Entry:
         dice, number = self._dice, self._dice.getrandbits(40)
@@ -218,6 +235,10 @@ class Workload:
         body = b"%d.%d." % (self.seed, number) + dice.randbytes(size)
         kind = flags.TRANSACTION_PREPARED if dice.random() < 0.05 else 0
         properties = b"KEYS\x01k%010x\x02TAGS\x01t%d\x02" % (number, number % 3)
+        light = [queue.topic.encode() for queue in self._queues[len(QUEUES) :]]
+        if light and number % 4:
+            # Decided without the dice, so that a seed does the same with and without light queues.
+            properties = light_queues.with_room(properties, light[: number % 4])
         return Entry(dice.choice(QUEUES), body, properties, sys_flag=kind)
 
     def flush(self) -> None:
@@ -249,7 +270,7 @@ class Workload:
 
     def consume(self) -> None:
         """Read a queue. A message that was read in synchronous mode must survive."""
-        queue = self._dice.choice(QUEUES)
+        queue = self._dice.choice(self._queues)
         start = max(self._read_to.get(queue, 0), self.store.min_offset(queue))
         with self.store.read(queue, QueueOffset(start), ALL) as found:
             if found.status is not ReadStatus.FOUND:
@@ -311,6 +332,11 @@ def clamped(store: MessageStore, offsets: Offsets) -> Offsets:
         }
         for name, row in offsets.items()
     }
+
+
+def entry_text(record: bytes) -> bytes:
+    """The properties of a stored record."""
+    return MessageView(record).stored_properties
 
 
 def key_of(entry: Entry) -> str:
