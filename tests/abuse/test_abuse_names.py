@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 from live import Live
-from raw_client import RawClient, Response, batch_entry, heartbeat_of, pull_of, send_v1, send_v2
+from raw_client import (
+    UNIQUE,
+    RawClient,
+    Response,
+    batch_entry,
+    heartbeat_of,
+    pull_of,
+    send_v1,
+    send_v2,
+)
 
+from clients.waiting import wait_until
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.store.consume_queue import Queues
 from tianzhou.store.errors import StoreDamaged
@@ -16,6 +26,7 @@ from tianzhou.testing.kit.stopwatch import Stopwatch
 from tianzhou.wire.registration import encode_registration
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTable
 
+ILLEGAL = 13
 INVALID = 29
 BAD = {
     "empty": "",
@@ -339,3 +350,36 @@ def test_s17_storm_of_new_topics_and_groups_stalls_no_client(live: Live) -> None
         assert client.ask(34, {}, too_many).code == INVALID
         assert client.ask(34, {}, heartbeat_of(client="x" * 2**20)).code == INVALID
     assert not (live.data / "consumequeue" / "StormWide").exists()
+
+
+def test_s17_flood_of_light_queues_ends_at_their_limit(live: Live) -> None:
+    """Neither sends, nor delayed messages, nor commits of offsets create more than that."""
+    on = b"enableLmq=true\nenableMultiDispatch=true\nmaxLmqConsumeQueueNum=1000\n"
+
+    def naming(first: int, count: int = 128, more: str = "") -> str:
+        names = ",".join(f"%LMQ%flood{number}" for number in range(first, first + count))
+        return f"{UNIQUE}INNER_MULTI_DISPATCH\x01{names}\x02{more}"
+
+    with live.to_broker() as client:
+        assert client.ask(25, {}, on).code == 0
+        before, fds = live.heap_bytes(), live.fd_count()
+        codes = [
+            client.ask(310, send_v2("Light", properties=naming(128 * n)), b"x").code
+            for n in range(40)
+        ]
+        assert codes == [0] * 7 + [1] * 33
+        assert client.ask(310, send_v2("Light", properties=naming(0, 129)), b"x").code == ILLEGAL
+        for number in range(3):
+            later = naming(100_000 + 100 * number, 100, "DELAY\x011\x02")
+            assert client.ask(310, send_v2("Light", properties=later), b"x").code == 0
+        for number in range(2_000):
+            pull = pull_of(f"%LMQ%invented{number}", commitOffset="0") | {"sysFlag": "5"}
+            client.ask(11, pull)
+
+        def total() -> int:
+            return json.loads(client.ask(90016, {"count": "9999"}).body)["total"]
+
+        wait_until(lambda: total() == 1_000, within_s=20, what="the delayed messages")
+        assert live.fd_count() - fds < 300
+        assert live.heap_bytes() - before < 32 * 2**20
+        client.ask(25, {}, b"enableLmq=false\nenableMultiDispatch=false\n")

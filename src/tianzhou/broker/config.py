@@ -137,6 +137,29 @@ class BrokerConfig:
         10_000, min=16, max=1_000_000, live=True, help="Maximum number of groups."
     )
 
+    light_queues: bool = setting(
+        False,
+        alias="enableLmq",
+        live=True,
+        help="Serve light queues (LMQ): queues that hold messages of other topics. Messages are "
+        "put into them if `multi_dispatch` is on too.",
+    )
+    multi_dispatch: bool = setting(
+        False,
+        alias="enableMultiDispatch",
+        live=True,
+        help="Put messages into the light queues that their property `INNER_MULTI_DISPATCH` names. "
+        "Without it, or without `light_queues`, the property is ignored.",
+    )
+    light_queues_max: int = setting(
+        20_000,
+        min=0,
+        max=1_000_000,
+        alias="maxLmqConsumeQueueNum",
+        live=True,
+        help="Maximum number of light queues. Each takes a file and about 1 KB of memory.",
+    )
+
     long_polling: bool = setting(
         True,
         alias="longPollingEnable",

@@ -16,6 +16,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.metrics import Metric
 from tianzhou.broker.role import RoleState
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.writing.light_queues import LightQueues
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.rpc import Handler
 from tianzhou.store.store import MessageStore
@@ -74,6 +75,7 @@ class Foundation:
     mode: ModeFacts
     stats: Stats
     alarms: Alarms
+    light_queues: LightQueues
 
 
 class _Serves(Protocol):

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tianzhou.base.probe import Histogram
 from tianzhou.broker.metrics import Series
+from tianzhou.record.light_queues import is_light
 from tianzhou.store.consume_queue import sizes_of
 from tianzhou.store.derive import QueueUnits
 
@@ -222,7 +223,9 @@ class Stats:
     # Events
 
     def arrived(self, run: QueueUnits) -> None:
-        """Count messages that became visible."""
+        """Count messages that became visible. Those of a light queue are counted already."""
+        if is_light(run.queue.topic):
+            return
         sizes = sizes_of(run.units)
         self.put(run.queue.topic, len(sizes), sum(sizes))
 

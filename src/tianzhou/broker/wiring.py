@@ -21,6 +21,7 @@ from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics import build as topics
 from tianzhou.broker.transactions import build as transactions
 from tianzhou.broker.transactions.half_queue import HalfQueue
+from tianzhou.broker.writing.light_queues import LightQueues
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.router import RequestRouter, RunLater
 from tianzhou.store.store import MessageStore
@@ -139,12 +140,14 @@ def _foundation(
     config: BrokerConfig, store: MessageStore, clock: Clock, mode: Mode, *, store_host: bytes
 ) -> Foundation:
     stats = Stats(clock.now_ms())
+    light_queues = LightQueues(config, store)
     writer = Writer(
         store,
         store_host,
         clock.monotonic_s,
         mode.durability,
         append=mode.append,
+        prepare=light_queues.prepare,
         took=stats.put_took,
     )
     writer.arrived.append(stats.arrived)
@@ -157,6 +160,7 @@ def _foundation(
         mode=mode,
         stats=stats,
         alarms=Alarms(),
+        light_queues=light_queues,
     )
 
 

@@ -166,6 +166,7 @@ class RequestCode(enum.IntEnum):
     VIEW_GROUPS = 90013
     VIEW_GROUP = 90014
     VIEW_MESSAGES = 90015
+    VIEW_LIGHT_QUEUES = 90016
     VIEW_RAFT = 90020
     CHANGE_RAFT = 90021
     VIEW_REPLICATION = 90030
@@ -359,6 +360,7 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.VIEW_GROUPS,
         RequestCode.VIEW_GROUP,
         RequestCode.VIEW_MESSAGES,
+        RequestCode.VIEW_LIGHT_QUEUES,
         RequestCode.VIEW_RAFT,
         RequestCode.CHANGE_RAFT,
         RequestCode.VIEW_REPLICATION,

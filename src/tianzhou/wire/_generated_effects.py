@@ -130,6 +130,7 @@ BROKER_EFFECTS: Final = {
     RequestCode.VIEW_GROUPS: Effect.NONE,
     RequestCode.VIEW_GROUP: Effect.NONE,
     RequestCode.VIEW_MESSAGES: Effect.NONE,
+    RequestCode.VIEW_LIGHT_QUEUES: Effect.NONE,
     RequestCode.VIEW_RAFT: Effect.NONE,
     RequestCode.CHANGE_RAFT: Effect.MEMBERS,
     RequestCode.VIEW_REPLICATION: Effect.NONE,

@@ -31,6 +31,7 @@ from tianzhou.wire._generated_headers_admin import (
     TopicRequest,
     ViewBrokerRequest,
     ViewGroupRequest,
+    ViewLightQueuesRequest,
     ViewMessagesRequest,
     ViewStatsRequest,
 )
@@ -207,6 +208,7 @@ __all__ = [
     "UserRequest",
     "ViewBrokerRequest",
     "ViewGroupRequest",
+    "ViewLightQueuesRequest",
     "ViewMessageRequest",
     "ViewMessagesRequest",
     "ViewStatsRequest",
@@ -300,6 +302,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[ExtFields]]] = {
     RequestCode.VIEW_TOPIC: TopicRequest,
     RequestCode.VIEW_GROUP: ViewGroupRequest,
     RequestCode.VIEW_MESSAGES: ViewMessagesRequest,
+    RequestCode.VIEW_LIGHT_QUEUES: ViewLightQueuesRequest,
     RequestCode.CHANGE_RAFT: ChangeRaftRequest,
     RequestCode.PROMOTE_BROKER: PromoteBrokerRequest,
     RequestCode.STEP_DOWN_BROKER: StepDownBrokerRequest,

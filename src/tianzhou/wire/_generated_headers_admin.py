@@ -152,6 +152,13 @@ class QueryConsumeQueueRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     consumer_group: str | None = field(name="consumerGroup", default=None)
 
 
+class ViewLightQueuesRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Asks for the light queues with a text in their name."""
+
+    count: Int32
+    like: str | None = None
+
+
 class ListWaitingRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Asks for messages that wait, of one topic or all."""
 

@@ -62,6 +62,28 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     write_queues: int
 
 
+class LightQueueRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One light queue of a broker."""
+
+    max_offset: int
+    min_offset: int
+    name: str
+
+    @property
+    def count(self) -> int:
+        """Messages that are still there."""
+        return self.max_offset - self.min_offset
+
+
+class LightQueuesView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Response to VIEW_LIGHT_QUEUES."""
+
+    queues: tuple[LightQueueRow, ...]
+    """The first ones by name that were asked for."""
+    total: int
+    """All light queues of the broker."""
+
+
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One consumer group among many."""
 
@@ -307,6 +329,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 _BROKER: Final = BodyReader(BrokerView)
 _TOPICS: Final = BodyReader(TopicsView)
+_LIGHT_QUEUES: Final = BodyReader(LightQueuesView)
 _TOPIC: Final = BodyReader(TopicView)
 _GROUPS: Final = BodyReader(GroupsView)
 _GROUP: Final = BodyReader(GroupView)
@@ -318,6 +341,10 @@ def decode_broker_view(data: Bytes) -> BrokerView:
 
 def decode_topics_view(data: Bytes) -> TopicsView:
     return _TOPICS.read(data)
+
+
+def decode_light_queues_view(data: Bytes) -> LightQueuesView:
+    return _LIGHT_QUEUES.read(data)
 
 
 def decode_topic_view(data: Bytes) -> TopicView:

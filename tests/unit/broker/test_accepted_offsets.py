@@ -111,6 +111,15 @@ def test_follow_removes_rows_of_a_deleted_topic_or_group(deleted: str) -> None:
     assert (offsets.get("billing", "orders", 0) is None) == (deleted == "orders@")
 
 
+def test_follow_removes_offsets_of_a_light_queue_that_expired_at_the_master() -> None:
+    """The queue restarts at 0 there: a promoted slave that still had 5 would skip messages."""
+    offsets, accepted = slave_of(small_store())
+    offsets.follow(ConsumerOffsetTable(offset_table={"%LMQ%a@readers": {0: 5}}))
+    accepted.reconnected()
+    offsets.follow(ConsumerOffsetTable())
+    assert offsets.get("readers", "%LMQ%a", 0) is None
+
+
 def test_follow_keeps_rows_that_a_restarted_master_lost() -> None:
     offsets, accepted = slave_of(small_store())
     offsets.follow(said(readers={0: 90}))

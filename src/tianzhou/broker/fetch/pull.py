@@ -15,7 +15,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.fetch.long_poll import LongPolls
-from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets, end_if_beyond
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets, end_if_beyond, is_absent
 from tianzhou.broker.groups.groups import (
     EVERYTHING,
     TAG,
@@ -112,9 +112,7 @@ class PullAdmission:
             raise forbidden(_BY_GROUP, f"group {group.group_name} may not consume")
         topic = self._topics.get(request.topic)
         if topic is None:
-            raise RequestRejected(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {request.topic[:128]} does not exist"
-            )
+            raise self._topics.unknown(request.topic)
         if not topic.perm & PERM_READ:
             raise forbidden(_BY_TOPIC, f"topic {request.topic} is not readable")
         if not self._groups.may_read(group.group_name, request.topic):
@@ -361,6 +359,8 @@ class Pull:
         """Commit the offset that a pull carries. An offset beyond the end of the queue is ignored,
         because the response must deliver the messages."""
         group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+        if request.commit_offset == 0 and is_absent(self._store, topic):
+            return
         end = end_if_beyond(self._store, topic, queue_id, request.commit_offset)
         if end is None:
             self._offsets.put(group, topic, queue_id, request.commit_offset)

@@ -17,6 +17,7 @@ from tianzhou.broker.groups.offset_resets import EVERY_QUEUE, OffsetResets
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
 from tianzhou.broker.writing.stored import require_ready
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
+from tianzhou.record.light_queues import is_light
 from tianzhou.record.message import decode_all
 from tianzhou.store.protocols import LogAppender, QueueReader
 from tianzhou.store.read import ReadLimit
@@ -99,13 +100,14 @@ class ConsumerOffsets:
                 mine[queue_id] = max(offset, accepted.of(key, queue_id))
         self.resets = OffsetResets(master.tz_resets or {})
         # A master that lost a row in a crash, and then deleted its topic or group, never reports
-        # that the row is gone. If it stayed here, a topic of the same name would be skipped.
+        # that the row is gone. If it stayed here, a topic of the same name would be skipped. Nor
+        # does it report that of a light queue that expired.
         self.remove_rows(
             key
             for key in list(self._offsets)
             if key not in master.offset_table
             and not accepted.row(key)
-            and self.resets.latest(key, EVERY_QUEUE)
+            and (is_light(key) or self.resets.latest(key, EVERY_QUEUE))
         )
         self._is_dirty = True
 
@@ -182,6 +184,10 @@ class ConsumerOffsets:
         self._note_deleted(group=group)
         suffix = "@" + group
         self._remove([key for key in self._offsets if key.endswith(suffix)])
+
+    def remove_light_queue(self, name: str) -> None:
+        """Remove the offsets in a light queue whose messages have all expired."""
+        self.remove_rows([f"{name}@{group}" for group in self.groups_of(name)])
 
     def remove_rows(self, keys: Iterable[str]) -> None:
         """Remove rows that another broker of the group has removed."""
@@ -269,10 +275,16 @@ def end_if_beyond(store: LogAppender, topic: str, queue_id: int, offset: int) ->
     messages that it does not have yet, so it accepts them (see `accepted_offsets`). The end is that
     of assigned offsets, because a commit may arrive before its message is visible again here.
     """
-    if not store.is_writing:
+    if not store.is_writing and not is_absent(store, topic):
         return None
     end = store.assigned_end(queue_key(topic, queue_id))
     return end if offset > end else None
+
+
+def is_absent(store: LogAppender, topic: str) -> bool:
+    """Whether this is the name of a light queue that does not exist. No offset is stored for it,
+    not even 0: clients can invent any number of such names."""
+    return is_light(topic) and store.assigned_end(queue_key(topic, 0)) == 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -319,15 +331,15 @@ class Offsets:
                 "automatically; create it first",
             )
         if self.topics.get(asked.topic) is None:
-            raise RequestRejected(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic} does not exist"
-            )
+            raise self.topics.unknown(asked.topic)
         if not 0 <= asked.queue_id < QUEUES_MAX or asked.commit_offset < 0:
             raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"offset {asked.commit_offset} of queue {asked.queue_id} is invalid; queues go "
                 f"from 0 to {QUEUES_MAX - 1}, offsets start at 0",
             )
+        if asked.commit_offset == 0 and is_absent(self.log, asked.topic):
+            return Reply()
         row = asked.consumer_group, asked.topic, asked.queue_id
         if request.header.ext.get(FORWARD_ONLY) != "true":
             end = end_if_beyond(self.log, asked.topic, asked.queue_id, asked.commit_offset)

@@ -16,12 +16,14 @@ from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing import incoming
 from tianzhou.broker.writing.incoming import Incoming, delay_level, delivery_time, is_true
+from tianzhou.broker.writing.light_queues import LightQueues
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.record.batch import BatchError, decode_batch
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
 from tianzhou.record.layout import CRC_PROPERTY
+from tianzhou.record.light_queues import ANY_PROPERTY, is_light
 from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
@@ -92,6 +94,7 @@ class Admission:
         clock: Clock,
         body_bytes_max: int,
         delay_levels: int,
+        light_queues: LightQueues,
         timers_are_full: Callable[[], bool],
         halves_are_full: Callable[[], bool],
     ) -> None:
@@ -102,6 +105,7 @@ class Admission:
         self._clock = clock
         self.body_bytes_max = body_bytes_max
         self._delay_levels = delay_levels
+        self.light_queues = light_queues
         self._timers_are_full = timers_are_full
         self._halves_are_full = halves_are_full
 
@@ -150,6 +154,12 @@ class Admission:
             names.checked_topic(name)
         except UsageError as error:
             raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if is_light(name):
+            raise RequestRejected(
+                ResponseCode.NO_PERMISSION,
+                f"{name} is a light queue; send to a topic, and name the queue in the property "
+                "INNER_MULTI_DISPATCH",
+            )
         if names.is_own(name):
             raise RequestRejected(
                 ResponseCode.NO_PERMISSION,
@@ -207,6 +217,7 @@ class Admission:
         """Raises RequestRejected."""
         check_keys(message.properties)
         check_separators(message.properties)
+        self.light_queues.check(message.topic, message.properties)
 
     def redirect(self, message: Incoming) -> Incoming:
         """Apply the delay rules, to ordinary messages and to those that a commit makes visible."""
@@ -281,8 +292,11 @@ def _busy(what: str) -> RequestRejected:
     )
 
 
-def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
-    """The messages of a batch. Raises RequestRejected.
+def split(
+    message: Incoming, *, record_crc: bool, light_queues: LightQueues | None = None
+) -> list[Entry]:
+    """The messages of a batch. Raises RequestRejected, also for messages with light queues if
+    `light_queues` is None.
 
     Their properties are finished: they end with the place of the checksum if there is one.
     """
@@ -299,6 +313,8 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
     if texts.find(b"DEL") >= 0 or texts.find(keys.TRANSACTION_PREPARED) >= 0:
         for _, _, own in inner:
             _check_ordinary(own)
+    if texts.find(ANY_PROPERTY) >= 0 or message.properties.find(ANY_PROPERTY) >= 0:
+        _check_light_queues(message, [own for _, _, own in inner], light_queues)
     ending = CRC_PLACEHOLDER if record_crc else b""
     queue, _, outer, _, sys_flag, born, host, times, prepared = message.to_entry()
     # The batch has an id too. Behind the id of a message it would take precedence.
@@ -321,6 +337,17 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
         fields = (queue, body, text, flag, sys_flag, born, host, times, prepared)
         entries.append(new(kind, fields))
     return entries
+
+
+def _check_light_queues(
+    batch: Incoming, texts: list[bytes], light_queues: LightQueues | None
+) -> None:
+    """Raises RequestRejected for messages of a batch with invalid light queues."""
+    if light_queues is None:
+        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is in light queues")
+    for text in texts:
+        whole = properties.with_trailing_separator(text) + batch.properties
+        light_queues.check(batch.topic, whole)
 
 
 def _check_ordinary(text: bytes) -> None:

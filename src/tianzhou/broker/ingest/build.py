@@ -41,6 +41,7 @@ def build(
         clock=clock,
         body_bytes_max=store.config.message_bytes_max,
         delay_levels=len(store.config.delay_levels_ms),
+        light_queues=base.light_queues,
         timers_are_full=timers_are_full,
         halves_are_full=halves_are_full,
     )
@@ -77,7 +78,7 @@ def build(
     contribution = Slice(
         serves=serves,
         metrics=_metrics(base.stats, writer),
-        adopts=(admission.adopt, fail_fast.adopt),
+        adopts=(admission.adopt, base.light_queues.adopt, fail_fast.adopt),
     )
     return IngestSlice(admission=admission, send=send, slice=contribution)
 

@@ -439,7 +439,11 @@ class Send:
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:
             check_batch_flags(fields.sys_flag)
-            entries = split(message, record_crc=self._writer.form.record_crc)
+            entries = split(
+                message,
+                record_crc=self._writer.form.record_crc,
+                light_queues=admission.light_queues,
+            )
         else:
             entries = [admission.admit(message, fields, header.version).to_entry()]
         appended = self._writer.put(entries)
@@ -509,13 +513,16 @@ def unique_id(text: str) -> bytes:
 def is_special(text: str) -> bool:
     """Whether properties with a unique id make a message other than plain.
 
-    Searching text is five times faster than searching bytes.
+    Searching text is five times faster than searching bytes, and a long needle is found missing in
+    half the time of a short one.
     """
     return (
         len(text) > _SHORT_PROPERTIES
         or "DELAY\x01" in text
         or "TIMER_DEL" in text
-        or ("MSG" in text and ("TRAN_MSG\x01" in text or "MSG_REGION\x01" in text))
+        or "INNER_MULTI_" in text
+        or "TRAN_MSG\x01" in text
+        or "MSG_REGION\x01" in text
         or "POP_CK\x01" in text
         or "WAIT\x01false" in text
         or "__CRC32#" in text

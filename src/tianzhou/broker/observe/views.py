@@ -34,6 +34,7 @@ from tianzhou.wire._generated_headers_admin import (
     TopicRequest,
     ViewBrokerRequest,
     ViewGroupRequest,
+    ViewLightQueuesRequest,
 )
 from tianzhou.wire.raft_bodies import RaftView
 from tianzhou.wire.replication_bodies import ReplicationView
@@ -45,6 +46,8 @@ from tianzhou.wire.view_bodies import (
     GroupRow,
     GroupsView,
     History,
+    LightQueueRow,
+    LightQueuesView,
     PlannedMove,
     ProducerSeen,
     QueueView,
@@ -63,6 +66,8 @@ EVENTS_MAX: Final = 50
 STEP_S: Final = 2
 TAIL: Final = ReadLimit(count=8)
 """Messages at the end of a queue that are read to list its producers."""
+LIGHT_QUEUES_MAX: Final = 1_000
+"""Light queues in one response; a broker may have many times more."""
 TAILS_MAX: Final = 64
 """Queues of one topic whose ends are read."""
 T = TypeVar("T")
@@ -146,6 +151,7 @@ class Views:
             RequestCode.VIEW_BROKER: self.broker,
             RequestCode.VIEW_TOPICS: self.all_topics,
             RequestCode.VIEW_TOPIC: self.topic,
+            RequestCode.VIEW_LIGHT_QUEUES: self.light_queues,
             RequestCode.VIEW_GROUPS: self.all_groups,
             RequestCode.VIEW_GROUP: self.group,
         }
@@ -302,6 +308,22 @@ class Views:
             ),
             readers=tuple(self.rows.of_topic(name, now_ms)),
         )
+        return Reply(body=fastjson.encode(view))
+
+    def light_queues(self, request: Request) -> Steps[Reply]:
+        asked = ViewLightQueuesRequest.from_ext(request.header.ext)
+        like, found, total = (asked.like or "").lower(), list[LightQueueRow](), 0
+        for rank, queue in enumerate(list(self.store.queues), 1):
+            if queue.is_light:
+                total += 1
+                if like in queue.key.topic.lower():
+                    name, first = queue.key.topic, self.store.min_offset(queue.key)
+                    found.append(LightQueueRow(max_offset=queue.end, min_offset=first, name=name))
+            if rank % ROWS_PER_STEP == 0:
+                yield
+        found.sort(key=lambda row: row.name)
+        count = min(max(asked.count, 0), LIGHT_QUEUES_MAX)
+        view = LightQueuesView(queues=tuple(found[:count]), total=total)
         return Reply(body=fastjson.encode(view))
 
     def _queue(self, topic: str, queue_id: int) -> QueueView:

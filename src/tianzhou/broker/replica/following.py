@@ -16,6 +16,7 @@ from tianzhou.broker.replica.mode import Host
 from tianzhou.broker.replica.saved_state import SavedState
 from tianzhou.broker.replica.slave_sync import SlaveSync, Tables
 from tianzhou.broker.role import Role, RoleState
+from tianzhou.record.light_queues import is_light
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
@@ -142,7 +143,8 @@ class Following:
 
     def on_arrived(self, units: QueueUnits) -> None:
         """Messages became visible; the master knows more about a topic that is unknown here."""
-        if self._host.topics.get(units.queue.topic) is None:
+        topic = units.queue.topic
+        if self._host.topics.get(topic) is None and not is_light(topic):
             self._sync.soon()
 
     def on_new_master(self) -> None:

@@ -127,7 +127,7 @@ def name_topics_of_queues(topics: Topics, store: MessageStore) -> None:
     unknown: dict[str, int] = {}
     for queue in store.queues:
         topic, queue_id = queue.key
-        if topics.get(topic) is None:
+        if topics.get(topic) is None and not queue.is_light:
             unknown[topic] = max(unknown.get(topic, 0), queue_id + 1)
     if unknown:
         log.warning("topics.named_after_queues", extra={"topics": sorted(unknown)})

@@ -28,6 +28,7 @@ from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
+from tianzhou.record.light_queues import is_light
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -209,6 +210,11 @@ class AdminTopics:
         name = self._own_name(TopicRequest.from_ext(request.header.ext).topic)
         # Only a Raft group must know that the table is saved; otherwise the response waits for the
         # deletion, which is recorded after the table.
+        if is_light(name) and self.removal.is_replicated:
+            raise _invalid(
+                f"{name} is a light queue; in a Raft group it cannot be deleted, and disappears "
+                "when its messages have expired"
+            )
         is_known = self.topics.remove(name, wait=self.removal.is_replicated)
         if is_known or not self.removal.is_replicated:
             self.removal.request(name)
@@ -219,7 +225,7 @@ class AdminTopics:
         """Remove queues of topics that no longer exist."""
         stored = {queue.key.topic for queue in self.store.queues}
         for name in sorted(stored - self.topics.all().keys() - self.removal.pending):
-            if not self.topics.is_system(name):
+            if not self.topics.is_system(name) and not is_light(name):
                 self.removal.remove(name)
                 log.info("topic.cleaned", extra={"topic": name, "peer": request.peer.remote})
         return Reply()
@@ -282,9 +288,7 @@ class AdminTopics:
     def _get(self, name: str) -> TopicConfig:
         topic = self.topics.get(name)
         if topic is None:
-            raise RequestRejected(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
-            )
+            raise self.topics.unknown(name)
         return topic
 
 

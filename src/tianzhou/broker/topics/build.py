@@ -32,6 +32,7 @@ def build(base: Foundation, tables: GroupTables) -> TopicSlice:
         is_replica=is_replica,
         being_deleted=being_deleted,
     )
+    store.when_light_queue_expires(tables.offsets.remove_light_queue)
     permission = Permission(config.name, config.permission, base.role_state)
     permission.changed.append(topics.touch)
     removal = TopicRemoval(

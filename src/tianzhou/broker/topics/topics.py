@@ -10,6 +10,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.rpc import RequestRejected
+from tianzhou.record.light_queues import is_light
 from tianzhou.store.errors import StoreError
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
@@ -72,7 +73,23 @@ class Topics:
         self._config = config
 
     def get(self, name: str) -> TopicConfig | None:
-        return self._topics.get(name)
+        """The topic. A light queue has none in the table, but is read like a topic with one queue,
+        whether it exists or not: a consumer may wait for its first message."""
+        found = self._topics.get(name)
+        if found is None and is_light(name) and self._config.light_queues:
+            return TopicConfig(
+                topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERM_READ
+            )
+        return found
+
+    def unknown(self, name: str) -> RequestRejected:
+        """The response to a request for a topic that does not exist."""
+        why = ""
+        if is_light(name) and not self._config.light_queues:
+            why = "; light queues are off (light_queues)"
+        return RequestRejected(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist{why}"
+        )
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -109,6 +126,11 @@ class Topics:
 
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
+        if is_light(name):
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"{name} is the name of a light queue; messages create it, see light_queues",
+            )
         if name in self._being_deleted:
             raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,

@@ -104,6 +104,8 @@ class RecordForm(NamedTuple):
     store_host: bytes
     record_crc: bool
     """Whether records have a checksum of the whole record."""
+    prepare: Callable[[Iterable[Entry]], Iterable[Entry]]
+    """Prepares messages for their light queues."""
 
 
 class Stored(NamedTuple):
@@ -175,11 +177,13 @@ class Writer:
         durability: Durability,
         *,
         append: Callable[[RecordChunk], Appended] | None = None,
+        prepare: Callable[[Iterable[Entry]], Iterable[Entry]] = lambda entries: entries,
         took: Callable[[int, float], None] = lambda _count, _seconds: None,
     ) -> None:
-        """`append` is how records get into the log; a Raft group has its own way."""
+        """`append` is how records get into the log; a Raft group has its own way. `prepare`
+        prepares messages for their light queues."""
         self._store = store
-        self.form = RecordForm(store_host, store.config.record_crc)
+        self.form = RecordForm(store_host, store.config.record_crc, prepare)
         self._monotonic_s = monotonic_s
         self._durability = durability
         self.append = append or store.append
@@ -199,7 +203,7 @@ class Writer:
 
     def put(self, entries: Iterable[Entry]) -> Appended:
         """Append messages now. Raises RequestRejected with the code that the sender must see."""
-        chunk = self.build(entries, is_finished=False)
+        chunk = self.build(self.form.prepare(entries), is_finished=False)
         self.write_gathered()
         return self._append(chunk)
 
