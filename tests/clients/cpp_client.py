@@ -187,6 +187,13 @@ class Clients:
         assert process.lines("closed")
         return process.lines("got")
 
+    def pull_light(self, group: str, topic: str, light: str) -> list[Facts]:
+        """Run a pull consumer of a light queue; returns everything it finds."""
+        process = self._start("pull_light.py", group, topic, light)
+        process.close()
+        assert process.lines("closed")
+        return process.lines("got")
+
     def end(self) -> None:
         for process in self._started:
             process.end()

@@ -25,7 +25,11 @@ class Site:
         """With a password it is on another address than loopback, where one is needed."""
         self._password = password
         host = "127.0.0.1" if password is None else "0.0.0.0"
-        self.mq = RunningBroker(config=BrokerConfig(consumer_stuck_after_ms=STUCK_MS))
+        self.mq = RunningBroker(
+            config=BrokerConfig(
+                consumer_stuck_after_ms=STUCK_MS, light_queues=True, multi_dispatch=True
+            )
+        )
         self._options = HttpOptions(host=host, port=0, names=("dashboard.example",))
         self.server: HttpServer | None = None
 

@@ -17,6 +17,8 @@ PATHS = (
     "/",
     "/topics",
     "/topics/orders",
+    "/light-queues",
+    "/topics/%25LMQ%25alice",
     "/groups",
     "/groups/billing",
     "/messages",
@@ -35,6 +37,18 @@ PATHS = (
     "/groups/shipping/switch",
     "/brokers/broker-a/drain",
 )
+
+
+def test_light_queues_are_listed_and_opened(page: Page) -> None:
+    page.goto("/topics")
+    page.click("text=Light queues")
+    assert row_of(page, "%LMQ%alice") == "%LMQ%alice 1 1"
+    page.goto("/light-queues?like=BOB")
+    assert [row.inner_text() for row in page.locator("tbody th").all()] == ["%LMQ%bob"]
+    page.click("text=%LMQ%bob")
+    expect(page.locator("h1")).to_contain_text("%LMQ%bob")
+    page.goto("/messages?topic=%25LMQ%25bob&by=time")
+    expect(page.locator("tbody")).to_contain_text("seen by two")
 
 
 def row_of(page: Page, text: str) -> str:

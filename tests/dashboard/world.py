@@ -44,6 +44,7 @@ def fill(mq: RunningBroker) -> None:
         )
     for number in range(12):
         send(mq, "payments", b"payment %d" % number, queue_id=number % 2)
+    send(mq, "audit-log", b"seen by two", INNER_MULTI_DISPATCH="%LMQ%alice,%LMQ%bob")
     send(mq, "refunds", b'{"refund": 1}', b"\x00\x01\x02binary\xff", KEYS="refund-1")
     give_up(mq, "shipping", "refunds")
     for queue_id in range(4):

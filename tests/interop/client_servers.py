@@ -13,8 +13,10 @@ brokerName = broker-a
 messageDelayLevel = 1s 1s 1s 1s 1s 1s
 transactionTimeOut = 500
 transactionCheckInterval = 500
+enableLmq = true
+enableMultiDispatch = true
 """
-"""Retries and transaction checks come within seconds, not minutes."""
+"""Retries and transaction checks come within seconds, not minutes. Light queues are on."""
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import client_probe
@@ -90,6 +90,37 @@ def test_java_4_client_sends_and_consumes(four: ClientProbe) -> None:
 
 def test_java_client_with_binary_headers_sends_and_consumes(binary: ClientProbe) -> None:
     send_and_push(binary, "plain-binary")
+
+
+def test_java_clients_use_light_queues(hasty: ClientProbe) -> None:
+    a, b = "%LMQ%a", "%LMQ%b"
+    for body, light in (("one", a), ("both", f"{a},{b}"), ("none", "")):
+        options = {"light": light} if light else {}
+        assert hasty.send("p", "Light", body, **options)["status"] == "SEND_OK"
+    hasty.send("p", "Light", "later", level=1, light=b)
+
+    def pulled(name: str, queue: str, offset: int = 0) -> dict[str, Any]:
+        return hasty.ask(
+            "pull",
+            name,
+            group="light",
+            topic="Light",
+            queue=queue,
+            broker="broker-a",
+            offset=offset,
+        )
+
+    found = pulled("l1", a)
+    assert (found["status"], found["next"], found["min"], found["max"]) == ("FOUND", 2, 0, 2)
+    assert [message["body"] for message in found["messages"]] == ["one", "both"]
+    offsets = [
+        [int(text) for text in message["properties"]["INNER_MULTI_QUEUE_OFFSET"].split(",")]
+        for message in found["messages"]
+    ]
+    assert offsets == [[0], [1, 0]]
+    assert pulled("l2", a, offset=2)["status"] == "NO_NEW_MSG"
+    hasty.wait_for(lambda: pulled("l3", b)["max"] == 2, "the delayed message")
+    assert [message["body"] for message in pulled("l4", b)["messages"]] == ["both", "later"]
 
 
 def test_java_producer_sends_in_every_mode(five: ClientProbe) -> None:

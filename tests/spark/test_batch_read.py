@@ -8,6 +8,7 @@ import pytest
 from clients.waiting import wait_until
 from spark.conftest import Tables
 from spark.filling import Filling
+from tianzhou.client.sync import Admin
 from tianzhou.record import flags
 from tianzhou.spark.schema import TOPIC
 
@@ -165,3 +166,19 @@ def test_path_of_load_is_the_topic(tables: Tables, filling: Filling, topic: str)
     filling.many(topic, 3)
     reader = tables.spark.read.format("rocketmq").option("nameserver", tables.nameserver)
     assert reader.load(topic).count() == 3
+
+
+def test_light_queue_is_read_like_a_topic(tables: Tables, filling: Filling, topic: str) -> None:
+    """Light queues are switched on in the running broker."""
+    with Admin(nameserver=tables.nameserver) as admin:
+        settings = {"enableLmq": "true", "enableMultiDispatch": "true"}
+        admin.brokers.configure("broker-a", settings)
+    light = f"%LMQ%{topic}"
+    filling.send(topic, b"1", queue=0, INNER_MULTI_DISPATCH=light)
+    filling.send(topic, b"2", queue=1)
+    filling.send(topic, b"3", queue=1, INNER_MULTI_DISPATCH=light)
+    rows = tables.read(light).orderBy("queueOffset").collect()
+    assert [(row.topic, row.queueId, row.queueOffset, bytes(row.body)) for row in rows] == [
+        (topic, 0, 0, b"1"),
+        (topic, 0, 1, b"3"),
+    ]

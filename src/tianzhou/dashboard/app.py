@@ -43,6 +43,7 @@ PAGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/topics", topics.listed),
     ("/topics.csv", topics.exported),
     ("/topics/{name}", topics.show),
+    ("/light-queues", topics.light_queues),
     ("/groups", groups.listed),
     ("/groups.csv", groups.exported),
     ("/groups/{name}", groups.show),

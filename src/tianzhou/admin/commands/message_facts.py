@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tianzhou.record.message import MessageView
 
-SENT: Final = ("body", "body_base64", "tags", "keys", "properties")
+SENT: Final = ("body", "body_base64", "tags", "keys", "properties", "light_queues")
 """Fields that a producer sets."""
 TOLD: Final = (
     "topic",
@@ -50,6 +50,7 @@ def facts_of(message: "MessageView") -> dict[str, Any]:
         "tags": message.tags,
         "keys": list(message.keys),
         "properties": message.user_properties,
+        "light_queues": message.light_queues,
         "system": message.system_properties,
         **body,
     }
@@ -105,6 +106,7 @@ def view_one(found: dict[str, Any]) -> "RenderableType":
         "keys": " ".join(found["keys"]),
     }
     facts |= {f"property {name}": value for name, value in found["properties"].items()}
+    facts |= {f"light queue {name}": offset for name, offset in found["light_queues"].items()}
     facts |= {f"system {name}": value for name, value in found["system"].items()}
     parts = [output.pairs(facts), output.sentence(f"body, {len(body):,} bytes:")]
     text = output.body_text(body)

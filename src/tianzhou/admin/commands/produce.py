@@ -77,6 +77,13 @@ def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) ->
 )
 @click.option("--sharding-key", metavar="KEY", help="Keep messages with the same KEY in order.")
 @click.option(
+    "--light-queue",
+    "light_queues",
+    multiple=True,
+    metavar="NAME",
+    help="Put the messages into this light queue too; repeatable.",
+)
+@click.option(
     "--count",
     type=click.IntRange(1),
     metavar="COUNT",
@@ -110,6 +117,7 @@ def produce(
     properties: tuple[str, ...],
     delay: timedelta | None,
     sharding_key: str | None,
+    light_queues: tuple[str, ...],
     count: int | None,
     size: int,
     rate: float | None,
@@ -117,7 +125,8 @@ def produce(
     """Send messages to a topic: BODY as one message, or one message per input line.
 
     With --format json, a line is {"body": "...", "tags": "...", "keys": [...], "properties":
-    {...}}; body_base64, delay_s, deliver_ms, delay_level and sharding_key are accepted too.
+    {...}}; body_base64, delay_s, deliver_ms, delay_level, sharding_key and light_queues are
+    accepted too.
     """
     chosen = click.get_current_context().get_parameter_source
     if count is not None and {chosen("source"), chosen("form")} != {ParameterSource.DEFAULT}:
@@ -129,7 +138,8 @@ def produce(
         raise click.UsageError(f"{' and '.join(given)} are mutually exclusive; pass only one")
     if not given and source.isatty():
         click.echo("type one message per line; press Ctrl-D to finish", err=True)
-    template = Template(topic, tag, keys, _properties(properties), delay, sharding_key)
+    named = _properties(properties)
+    template = Template(topic, tag, keys, named, delay, sharding_key, light_queues)
     if count is not None:
         messages = load(count, size, template)
     elif body is not None or body_file is not None:

@@ -29,6 +29,7 @@ class Template:
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
     delay: timedelta | None = None
     sharding_key: str | None = None
+    light_queues: tuple[str, ...] = ()
 
     def message(self, body: bytes) -> "Message":
         from tianzhou.record.message import Message
@@ -41,6 +42,7 @@ class Template:
             properties=self.properties,
             delay=self.delay,
             sharding_key=self.sharding_key,
+            light_queues=self.light_queues,
         )
 
 
@@ -95,12 +97,13 @@ def _message(given: dict[str, Any], template: Template) -> "Message":
         template.topic,
         _body(given),
         tags=_typed(given, "tags", str, template.tag),
-        keys=_keys(given, template),
+        keys=_listed(given, "keys", template.keys),
         properties={**template.properties, **_texts(given)},
         delay_level=_typed(given, "delay_level", int, 0) or 0,
         delay=template.delay if delay is None else delay,
         deliver_at=_delivery_time(given),
         sharding_key=_typed(given, "sharding_key", str, template.sharding_key),
+        light_queues=_light_queues(given, template),
     )
 
 
@@ -142,16 +145,24 @@ def _body(given: dict[str, Any]) -> bytes:
     return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
 
 
-def _keys(given: dict[str, Any], template: Template) -> tuple[str, ...]:
-    keys = given.get("keys")
-    if keys is None:
-        return template.keys
-    listed = [keys] if isinstance(keys, str) else keys
+def _light_queues(given: dict[str, Any], template: Template) -> tuple[str, ...]:
+    """`tianzhou consume --json` prints them with offsets, which are not sent."""
+    named = given.get("light_queues")
+    if isinstance(named, dict):
+        given = {"light_queues": list(cast("dict[str, Any]", named))}
+    return _listed(given, "light_queues", template.light_queues)
+
+
+def _listed(given: dict[str, Any], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    texts = given.get(name)
+    if texts is None:
+        return default
+    listed = [texts] if isinstance(texts, str) else texts
     if not isinstance(listed, list):
-        raise UsageError(f"keys must be text or a list of texts, got {keys!r}")
+        raise UsageError(f"{name} must be text or a list of texts, got {texts!r}")
     found = cast("list[Any]", listed)
-    if not all(isinstance(key, str) for key in found):
-        raise UsageError(f"keys must be text or a list of texts, got {keys!r}")
+    if not all(isinstance(text, str) for text in found):
+        raise UsageError(f"{name} must be text or a list of texts, got {texts!r}")
     return tuple(found)
 
 

@@ -1,4 +1,7 @@
-"""`tianzhou topic`: create, inspect, update, spread, shrink and delete topics."""
+"""`tianzhou topic`: create, inspect, update, spread, shrink and delete topics.
+
+This is one file because its commands show what they did with the view of `topic show`.
+"""
 
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -228,6 +231,36 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "read by": ", ".join(found["groups"]) or "no group",
     }
     return output.stack(output.pairs(facts), brokers, queues)
+
+
+@topic.command("light-queues")
+@click.argument("text", default="")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    metavar="COUNT",
+    help="List at most COUNT light queues.",
+)
+@watched
+def light_queues(session: Session, text: str, limit: int) -> None:
+    """List light queues with TEXT in their name.
+
+    Their messages belong to topics as well. Print them with: tianzhou consume %LMQ%NAME.
+    """
+
+    def view(rows: list[dict[str, Any]]) -> "RenderableType":
+        columns = {"light_queue": "light queue", "brokers": "brokers", "messages": "messages"}
+        return output.listing(rows, columns, "no light queues")
+
+    def listed() -> list[dict[str, Any]]:
+        rows, _ = session.admin.views.light_queues(text, count=limit)
+        return [
+            {"light_queue": row.name, "brokers": row.brokers, "messages": row.count} for row in rows
+        ]
+
+    session.show(listed, view)
 
 
 @topic.command()

@@ -192,7 +192,7 @@ class AdminCalls:
         if answer is None:
             raise remote_error(address, header.code, header.remark)
         with untrusted(queue, offset):
-            records = records_of(answer.body, asked=offset)
+            records = records_of(answer.body, asked=offset, topic=queue.topic)
             return answer, [MessageView(records.buffer, start) for start in records.starts]
 
     async def read(

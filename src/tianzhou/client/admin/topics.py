@@ -17,6 +17,7 @@ from tianzhou.client.core.admin_results import (
 )
 from tianzhou.client.core.routing import MASTER, ordered_queues
 from tianzhou.client.errors import ClientError, NoRoute, RequestCodeNotSupported, TopicNotFound
+from tianzhou.record.light_queues import is_light
 from tianzhou.record.names import checked_topic
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
@@ -410,11 +411,14 @@ class Topics:
     async def delete(self, name: str) -> None:
         """Delete a topic on every broker and name server: settings, queues, offsets and routes.
 
+        The name may also be that of a light queue; its messages stay in their topics.
         Raises ClientError if the name server still has the route after a few seconds.
         """
         masters = await self._calls.masters()
         fields = TopicRequest(topic=name)
         await self._calls.ask_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+        if is_light(name):
+            return  # it has no route
         route = DeleteTopicInNameserverRequest(topic=name)
         servers = {address: address for address in self._calls.shared.nameservers.addresses}
         await self._calls.ask_each(servers, RequestCode.DELETE_TOPIC_IN_NAMESRV, route)

@@ -12,8 +12,10 @@ from tianzhou.client.admin.transactions import ParkedTransaction, PendingTransac
 from tianzhou.client.core.admin_results import LATEST, BrokerPlace
 from tianzhou.client.core.views import (
     ClusterView,
+    LightQueueTotal,
     PerBroker,
     groups_together,
+    light_queues_together,
     topics_together,
 )
 from tianzhou.client.errors import (
@@ -30,6 +32,7 @@ from tianzhou.wire._generated_headers_admin import (
     TopicRequest,
     ViewBrokerRequest,
     ViewGroupRequest,
+    ViewLightQueuesRequest,
     ViewMessagesRequest,
 )
 from tianzhou.wire.admin_bodies import (
@@ -44,12 +47,14 @@ from tianzhou.wire.view_bodies import (
     GroupRow,
     GroupsView,
     GroupView,
+    LightQueuesView,
     TopicRow,
     TopicsView,
     TopicView,
     decode_broker_view,
     decode_group_view,
     decode_groups_view,
+    decode_light_queues_view,
     decode_topic_view,
     decode_topics_view,
 )
@@ -133,6 +138,19 @@ class Views:
         if not responses.found and not responses.missing:
             raise TopicNotFound(name, "no broker has it")
         return responses
+
+    async def light_queues(
+        self, like: str = "", *, count: int = 1_000
+    ) -> tuple[list[LightQueueTotal], PerBroker[LightQueuesView]]:
+        """Return the first light queues with a text in their name, and the response of each broker.
+
+        A queue that several brokers have is in the list once, with the sum of its messages.
+        """
+        fields = ViewLightQueuesRequest(count=count, like=like or None)
+        code = RequestCode.VIEW_LIGHT_QUEUES
+        responses = await self._ask(code, decode_light_queues_view, fields)
+        rows = [row for view in responses.found.values() for row in view.queues]
+        return light_queues_together(rows)[:count], responses
 
     async def group(
         self,

@@ -258,5 +258,5 @@ async def _request(
     if answer is None:
         raise remote_error(address, header.code, header.remark)
     with untrusted(plan.queue, offset):
-        accepts_tag = plan.subscription.accepts_tag
-        return answer, records_of(answer.body, asked=offset, accepts_tag=accepts_tag)
+        topic, accepts_tag = plan.queue.topic, plan.subscription.accepts_tag
+        return answer, records_of(answer.body, asked=offset, topic=topic, accepts_tag=accepts_tag)

@@ -15,6 +15,7 @@ from tianzhou.client.core.routing import (
     MASTER,
     TopicRoute,
     borrowed_route,
+    light_route,
     route_of,
 )
 from tianzhou.client.errors import (
@@ -27,6 +28,7 @@ from tianzhou.client.errors import (
 )
 from tianzhou.client.options import ClientOptions, parse_nameservers
 from tianzhou.client.transport.blocking import BlockingConnection, Request
+from tianzhou.record.light_queues import is_light
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import (
     GetMaxOffsetRequest,
@@ -153,7 +155,10 @@ class Brokers:
 
     def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """Return the route of a topic, from the NameServer at first use. Raises TopicNotFound."""
-        if refresh or topic not in self._routes:
+        if is_light(topic) and (refresh or topic not in self._routes):
+            table = decode_cluster_table(self._told(RequestCode.GET_BROKER_CLUSTER_INFO))
+            self._routes[topic] = light_route(topic, table)
+        elif refresh or topic not in self._routes:
             ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
             request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
             code, remark, body = self._ask_nameserver(request)

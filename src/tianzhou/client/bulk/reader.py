@@ -22,6 +22,7 @@ from tianzhou.client.core.pulling import (
     PullStatus,
     is_usable,
     read_answer,
+    renumber,
     unpacked,
     untrusted,
 )
@@ -32,6 +33,7 @@ from tianzhou.client.transport.blocking import Request
 from tianzhou.filter.tags import ALL
 from tianzhou.record import flags
 from tianzhou.record.layout import AT_QUEUE_OFFSET, AT_SYS_FLAG, INT64
+from tianzhou.record.light_queues import is_light
 from tianzhou.record.walk import Stop, walk
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
@@ -305,6 +307,9 @@ class _Pulls:
                 f"of {end - run.end} bytes {found.end - run.end} are whole records, and the next "
                 f"offset is {answer.next_offset}",
             )
+        if is_light(self._queue.topic):
+            with untrusted(self._queue, self._at):
+                renumber(run.data, found.starts, self._queue.topic)
         return _Response(answer, found.starts, end)
 
     def _check_slave(self, response: _Response, run: RecordRun) -> None:

@@ -192,7 +192,9 @@ class Puller:
         records = NOTHING
         if answer.status is PullStatus.FOUND:
             with untrusted(queue, offset):
-                records = records_of(answer.body, asked=offset, accepts_tag=accepts_tag)
+                records = records_of(
+                    answer.body, asked=offset, topic=queue.topic, accepts_tag=accepts_tag
+                )
         return _Pulled(answer, records, assigned.pulled_at - begun, at, is_only)
 
     def _found(self, assigned: AssignedQueue, pulled: _Pulled) -> None:

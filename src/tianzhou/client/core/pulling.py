@@ -24,6 +24,7 @@ from tianzhou.record.compression import DecompressionError
 from tianzhou.record.crc import CRC_BITS, crc32
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.ids import encode_host
+from tianzhou.record.light_queues import is_light, offset_in
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, walk
 from tianzhou.wire._generated_codes import ResponseCode
@@ -262,9 +263,14 @@ def is_usable(answer: PullAnswer, *, at: int, asked: int, count: int | None) -> 
 
 
 def records_of(
-    body: bytes, *, asked: int, accepts_tag: Callable[[bytes | None], bool] | None = None
+    body: bytes,
+    *,
+    asked: int,
+    topic: str = "",
+    accepts_tag: Callable[[bytes | None], bool] | None = None,
 ) -> Records:
-    """Return the messages of the response to a pull from `asked` on. Raises RecordDamaged."""
+    """Return the messages of the response to a pull of `topic` from `asked` on. Raises
+    RecordDamaged."""
     found = walk(body, 0, len(body))
     if found.stop is not Stop.END or found.end != len(body):
         raise RecordDamaged(
@@ -274,6 +280,10 @@ def records_of(
     _check_bodies(body, starts)
     if any(_sys_flags(body, starts, _BATCH)):
         body, starts = unpacked(body, starts)
+    if is_light(topic):
+        changed = bytearray(body)
+        renumber(changed, starts, topic)
+        body = bytes(changed)
     unpack, at = layout.INT64.unpack_from, layout.AT_QUEUE_OFFSET
     if accepts_tag is not None:
         starts = [start for start in starts if accepts_tag(_tag_of(body, start))]
@@ -307,6 +317,20 @@ def _sys_flags(body: bytes, starts: list[int], mask: int) -> list[bool]:
 
 def _tag_of(body: bytes, start: int) -> bytes | None:
     return properties.find(MessageView(body, start).stored_properties, names.TAGS)
+
+
+def renumber(body: bytearray, starts: list[int], queue: str) -> None:
+    """Give records the queue id of a light queue and their offsets in it, which brokers send in a
+    property. Raises RecordDamaged for a record of another queue."""
+    for start in starts:
+        view = MessageView(body, start)
+        offset = offset_in(view.stored_properties, queue)
+        if offset is None and view.topic == queue:  # sent to the light queue directly
+            continue
+        if offset is None:
+            raise RecordDamaged(f"message {view.message_id} is not in light queue {queue}")
+        layout.INT32.pack_into(body, start + layout.AT_QUEUE_ID, 0)
+        layout.INT64.pack_into(body, start + layout.AT_QUEUE_OFFSET, offset)
 
 
 # Batch records

@@ -22,7 +22,7 @@ from tianzhou.base.java import string_hash
 from tianzhou.record.message import Message
 from tianzhou.wire.names import MASTER_ID, PERM_INHERIT, PERM_READ, PERM_WRITE
 from tianzhou.wire.queues import MessageQueue
-from tianzhou.wire.routes import QueueData, TopicRouteData
+from tianzhou.wire.routes import ClusterTable, QueueData, TopicRouteData
 
 MASTER: Final = MASTER_ID
 """The broker id of the replica that accepts writes."""
@@ -83,6 +83,16 @@ def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
         _queues(topic, readable),
         brokers,
     )
+
+
+def light_route(topic: str, table: ClusterTable) -> TopicRoute:
+    """The route of a light queue, which NameServers do not know: any broker may have it."""
+    brokers = {
+        name: dict(broker.broker_addrs)
+        for name, broker in sorted(table.broker_addr_table.items())
+        if broker.broker_addrs
+    }
+    return TopicRoute(topic, (), _queues(topic, [(name, 1) for name in brokers]), brokers)
 
 
 def _writable(

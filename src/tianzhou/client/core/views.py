@@ -14,7 +14,7 @@ import msgspec
 
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.wire.nameserver_bodies import MissingBroker, NameServerView
-from tianzhou.wire.view_bodies import BrokerView, Disk, GroupRow, TopicRow
+from tianzhou.wire.view_bodies import BrokerView, Disk, GroupRow, LightQueueRow, TopicRow
 
 T = TypeVar("T")
 
@@ -100,6 +100,29 @@ def _both_topics(one: TopicRow, other: TopicRow) -> TopicRow:
         read_queues=one.read_queues + other.read_queues,
         write_queues=one.write_queues + other.write_queues,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LightQueueTotal:
+    """One light queue on all brokers that have it.
+
+    queues, _ = await admin.views.light_queues("alice")
+    print(queues[0].name, queues[0].count)
+    """
+
+    name: str
+    count: int
+    """Messages that are still there."""
+    brokers: int
+
+
+def light_queues_together(rows: Iterable[LightQueueRow]) -> list[LightQueueTotal]:
+    """One row for each light queue, by name."""
+    found: dict[str, LightQueueTotal] = {}
+    for row in rows:
+        known = found.get(row.name, LightQueueTotal(row.name, 0, 0))
+        found[row.name] = LightQueueTotal(row.name, known.count + row.count, known.brokers + 1)
+    return [found[name] for name in sorted(found)]
 
 
 def groups_together(rows: Iterable[GroupRow]) -> list[GroupRow]:

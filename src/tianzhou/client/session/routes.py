@@ -19,6 +19,7 @@ from tianzhou.client.core.routing import (
     TopicRoute,
     addresses_of,
     borrowed_route,
+    light_route,
     route_of,
 )
 from tianzhou.client.errors import (
@@ -31,6 +32,7 @@ from tianzhou.client.errors import (
     remote_error,
 )
 from tianzhou.client.transport.pool import Connections
+from tianzhou.record.light_queues import is_light
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.codec import Header
 from tianzhou.wire.names import DEFAULT_TOPIC
@@ -166,6 +168,8 @@ class Routes:
             raise
 
     async def _fetch(self, topic: str) -> TopicRoute:
+        if is_light(topic):
+            return light_route(topic, await self._nameservers.cluster_table())
         return route_of(topic, await self._nameservers.route(topic))
 
     def _refreshed(self, topic: str, done: "asyncio.Task[TopicRoute]") -> None:

@@ -144,6 +144,7 @@ class Views(Noun[views.Views]):
     topics = blocking(views.Views.topics)
     groups = blocking(views.Views.groups)
     topic = blocking(views.Views.topic)
+    light_queues = blocking(views.Views.light_queues)
     group = blocking(views.Views.group)
     messages = blocking(views.Views.messages)
     timers = blocking(views.Views.timers)

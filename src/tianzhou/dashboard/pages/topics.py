@@ -48,6 +48,23 @@ async def listed(context: PageContext, request: Request) -> Response:
     )
 
 
+async def light_queues(context: PageContext, request: Request) -> Response:
+    """Light queues, filtered by the brokers: there may be too many for one response."""
+    like = request.query_params.get("like", "").strip()
+    rows, looked = await (await context.admin()).views.light_queues(like)
+    return context.show(
+        request,
+        "light_queues.html",
+        nav="topics",
+        title="Light queues",
+        list=listing(
+            request, rows, name=lambda row: row.name, sorts={"messages": lambda row: row.count}
+        ),
+        total=sum(look.total for look in looked.found.values()),
+        missing=looked.missing,
+    )
+
+
 async def exported(context: PageContext, _request: Request) -> Response:
     rows, _ = await (await context.admin()).views.topics()
     titles = ("topic", "messages", "in_per_second", "out_per_second", "queues", "groups", "perm")

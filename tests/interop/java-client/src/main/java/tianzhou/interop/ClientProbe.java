@@ -69,6 +69,8 @@ public final class ClientProbe {
                 return consumers.start(command);
             case "lite":
                 return consumers.startLite(command);
+            case "pull":
+                return consumers.pull(command);
             case "poll":
                 return consumers.poll(command);
             case "commit":

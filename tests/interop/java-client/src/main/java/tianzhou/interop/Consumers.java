@@ -8,8 +8,10 @@ import java.util.Map;
 import java.util.TreeMap;
 
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -19,6 +21,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Consumers by name; what a push consumer gets are events. */
 final class Consumers {
@@ -120,6 +123,33 @@ final class Consumers {
         consumer.start();
         pulling.put(command.name, consumer);
         return Json.map("started", command.name);
+    }
+
+    /** One pull of a queue that no NameServer knows. Options: group, topic (whose brokers are known),
+     * queue (the name of a light queue), broker, offset. */
+    @SuppressWarnings("deprecation")
+    Object pull(Command command) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(command.get("group"));
+        consumer.setNamesrvAddr(probe.nameserver);
+        consumer.setInstanceName(command.name);
+        consumer.start();
+        try {
+            consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory()
+                .updateTopicRouteInfoFromNameServer(command.get("topic"));
+            MessageQueue queue = new MessageQueue(command.get("queue"), command.get("broker"), 0);
+            PullResult found = consumer.pull(queue, "*", command.number("offset", 0), LITE_BATCH);
+            List<Object> messages = new ArrayList<>();
+            if (found.getMsgFoundList() != null) {
+                found.getMsgFoundList().forEach(message -> messages.add(ClientProbe.describe(message)));
+            }
+            consumer.updateConsumeOffset(queue, found.getNextBeginOffset());
+            consumer.getOffsetStore().persist(queue);
+            return Json.map("status", found.getPullStatus().name(), "messages", messages,
+                "next", found.getNextBeginOffset(), "min", consumer.minOffset(queue),
+                "max", consumer.maxOffset(queue));
+        } finally {
+            consumer.shutdown();
+        }
     }
 
     /** Option: waitMs. */

@@ -24,6 +24,7 @@ import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** Producers by name, and everything they can send. */
@@ -107,6 +108,9 @@ final class Producers {
         Message message = new Message(command.get("topic"), command.get("tags", ""),
             command.get("keys", ""), body.getBytes(StandardCharsets.UTF_8));
         command.below("property.").forEach(message::putUserProperty);
+        if (command.has("light")) {
+            MessageAccessor.putProperty(message, "INNER_MULTI_DISPATCH", command.get("light"));
+        }
         if (command.has("level")) {
             message.setDelayTimeLevel(command.number("level", 0));
         }
