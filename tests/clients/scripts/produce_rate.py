@@ -15,7 +15,7 @@ WORKERS = 64
 
 def main(nameserver, topic, rate, seconds):
     producer = Producer("rate")
-    producer.set_name_server_address(nameserver)
+    producer.set_namesrv_addr(nameserver)
     producer.start()
     warm = Message(topic)
     warm.set_body("warm")
