@@ -35,7 +35,7 @@ def test_producer_page_example_runs(
 def shown(value: object) -> str:
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
-    return str(value)
+    return f"{type(value).__name__}()" if dataclasses.is_dataclass(value) else str(value)
 
 
 @pytest.mark.parametrize("page", [PAGE, PAGE.twin], ids=["english", "chinese"])

@@ -32,6 +32,21 @@ BUGS: Final = (
     _bug("a send overtakes the sends that wait for the connection", "burst",
          ("tianzhou.client.aio.send_engine:PendingSend.start",
           " or address in engine.connections.keys", "")),
+    _bug("a broadcasting consumer gets another client id at each start", "broadcast",
+         ("tianzhou.client.consume.offset_files:lasting_identity",
+          "return replace(options, instance_name=LASTING_INSTANCE)", "return options")),
+    _bug("two consumers write one broadcast offset file", "lock",
+         ("tianzhou.client.consume.offset_files:_try_lock",
+          "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass")),
+    _bug("the offsets of a living consumer are removed", "unused",
+         ("tianzhou.client.consume.offset_files:_remove_unused",
+          "are_free and all(", "all(")),
+    _bug("a hook that raises fails the send", "hook",
+         ("tianzhou.client.hooks:_call",
+          "except Exception as error", "except ZeroDivisionError as error")),
+    _bug("the group of a consumer has no namespace", "tenant",
+         ("tianzhou.client.consume.context:ConsumerContext.join",
+          "checked_group(names.full(group))", "group")),
 )  # fmt: skip
 
 _RUN: Final = "await self.closed_or(wanted)"
@@ -50,5 +65,5 @@ TERMINATION: Final = (
           "await wait_until_idle(assigned)", "pass")),
     _bug("offsets are not committed on the way out", "process",
          ("tianzhou.client.consume.assignments:Assignments._release",
-          "await self.store.save_surely([assigned.queue])", "pass")),
+          "await self.saved.save_surely([assigned.queue])", "pass")),
 )  # fmt: skip

@@ -1,9 +1,14 @@
 """Testing the tests of the client: each planted bug must be caught by the check it names."""
 
 import asyncio
+import contextlib
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,8 +16,20 @@ from client_bugs import BUGS, TERMINATION
 from planting import Bug, planted
 
 from tianzhou.base import extras
-from tianzhou.client import ConsumerOptions, Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.base.errors import UsageError
+from tianzhou.client import (
+    ClientOptions,
+    ConsumerOptions,
+    Message,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    ReceivedMessage,
+    SendContext,
+    SendHook,
+)
 from tianzhou.client import sync as blocking
+from tianzhou.client.consume.offset_files import FileOffsets, remove_unused
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -90,6 +107,63 @@ async def burst(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
     assert offsets == sorted(offsets)
 
 
+async def broadcast(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    """Started before and after a message is sent, the consumer gets it."""
+    with tempfile.TemporaryDirectory() as directory:
+        options = ConsumerOptions(broadcasting=True, offsets_directory=Path(directory))
+
+        def consumer() -> PushConsumer:
+            return PushConsumer(
+                "caches", nameserver=mq.nameserver, subscribe={"orders": "*"}, options=options
+            )
+
+        async with consumer():
+            pass
+        async with Producer("shop", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("orders", b"two apples"))
+        async with consumer() as again:
+            await anext(aiter(again))
+
+
+async def lock(_mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        held = [FileOffsets(Path(directory), "a@b", "g")]
+        with contextlib.suppress(UsageError):
+            held.append(FileOffsets(Path(directory), "a@b", "g"))
+        for offsets in held:
+            offsets.close()
+        assert len(held) == 1
+
+
+async def unused(_mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        held = FileOffsets(Path(directory), "a@b", "g")
+        remove_unused(Path(directory), time.time() + 1000)
+        held.close()
+        assert os.listdir(directory) == ["a@b"]
+
+
+class Broken(SendHook):
+    def before(self, context: SendContext) -> None:
+        raise RuntimeError("a mistake of the user")
+
+
+async def hook(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    options = ProducerOptions(hooks=[Broken()])
+    async with Producer("shop", nameserver=mq.nameserver, options=options) as producer:
+        await producer.send(Message("orders", b"two apples"))
+
+
+async def tenant(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    """The broker creates the retry topic of the group; the consumer must mean the same one."""
+    mq.create_topic("shop1%orders")
+    client, group = ClientOptions(namespace="shop1"), uuid.uuid4().hex
+    async with PushConsumer(
+        group, nameserver=mq.nameserver, subscribe={"orders": "*"}, client=client
+    ) as consumer:
+        await mq.until(lambda: f"%RETRY%{group}" in {queue.topic for queue in consumer.assignment})
+
+
 CHECKS = {
     "listener": listener,
     "cancelled": cancelled,
@@ -97,6 +171,11 @@ CHECKS = {
     "extra": extra,
     "keyed": keyed,
     "burst": burst,
+    "broadcast": broadcast,
+    "lock": lock,
+    "unused": unused,
+    "hook": hook,
+    "tenant": tenant,
 }
 
 

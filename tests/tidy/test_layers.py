@@ -71,6 +71,7 @@ ASYNC_SHELLS = (
     "client/transport/aio.py",
     "client/transport/connect.py",
     "client/transport/pool.py",
+    "client/hooks.py",  # runs sends of batches between two hooks
     "client/spans.py",  # runs listeners that are coroutine functions
     "client/tracing.py",
     "client/sync/*consumer.py",  # what they hand to the loop in its thread

@@ -30,6 +30,8 @@ DRAWERS = {"util", "utils", "helper", "helpers", "manager", "common", "impl", "m
 BROAD_HANDLERS = {
     "src/tianzhou/client/consume/listener_threads.py": "the consumer or the waiting call gets it",
     "src/tianzhou/client/consume/listener.py": "a user's code may raise anything; it is logged",
+    "src/tianzhou/client/consume/offsets.py": "a user's store may raise anything; it is logged",
+    "src/tianzhou/client/hooks.py": "a user's hook may raise anything; a failed send raises on",
     "src/tianzhou/client/aio/send_engine.py": "a selector may raise anything; the sender gets it",
     "src/tianzhou/net/router.py": "one request must not take the others with it; it is logged",
     "src/tianzhou/store/files.py": "removes a file that was not completed, then raises on",

@@ -23,17 +23,23 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.transactions import Transaction as Transaction
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
     from tianzhou.client.core.assigned_queue import FlowLimits as FlowLimits
+    from tianzhou.client.core.offsets import OffsetStore as OffsetStore
     from tianzhou.client.core.offsets import StartPosition as StartPosition
     from tianzhou.client.core.pulling import PullStatus as PullStatus
     from tianzhou.client.core.received import ConsumeResult as ConsumeResult
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
+    from tianzhou.client.core.routing import FaultAvoidance as FaultAvoidance
     from tianzhou.client.core.routing import QueueChoice as QueueChoice
     from tianzhou.client.core.send_request import Compression as Compression
     from tianzhou.client.core.send_request import SendResult as SendResult
     from tianzhou.client.core.send_request import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
     from tianzhou.client.core.transaction import TransactionState as TransactionState
+    from tianzhou.client.hooks import ConsumeContext as ConsumeContext
+    from tianzhou.client.hooks import ConsumeHook as ConsumeHook
+    from tianzhou.client.hooks import SendContext as SendContext
+    from tianzhou.client.hooks import SendHook as SendHook
     from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
     from tianzhou.client.options import ProducerOptions as ProducerOptions
@@ -47,14 +53,18 @@ __all__ = [
     "Batching",
     "ClientOptions",
     "Compression",
+    "ConsumeContext",
+    "ConsumeHook",
     "ConsumeResult",
     "ConsumerOptions",
     "Credentials",
+    "FaultAvoidance",
     "FlowLimits",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
     "MessageView",
+    "OffsetStore",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
@@ -64,6 +74,8 @@ __all__ = [
     "QueueChoice",
     "ReceivedMessage",
     "Reply",
+    "SendContext",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "Sql92",
@@ -78,14 +90,18 @@ _PLACES = {
     "Batching": "tianzhou.client.options",
     "ClientOptions": "tianzhou.client.options",
     "Compression": "tianzhou.client.core.send_request",
+    "ConsumeContext": "tianzhou.client.hooks",
+    "ConsumeHook": "tianzhou.client.hooks",
     "ConsumeResult": "tianzhou.client.core.received",
     "ConsumerOptions": "tianzhou.client.consumer_options",
     "Credentials": "tianzhou.wire.signing",
+    "FaultAvoidance": "tianzhou.client.core.routing",
     "FlowLimits": "tianzhou.client.core.assigned_queue",
     "LitePullConsumer": "tianzhou.client.aio.lite_pull",
     "Message": "tianzhou.record.message",
     "MessageQueue": "tianzhou.wire.queues",
     "MessageView": "tianzhou.record.message",
+    "OffsetStore": "tianzhou.client.core.offsets",
     "Producer": "tianzhou.client.aio.producer",
     "ProducerOptions": "tianzhou.client.options",
     "PullConsumer": "tianzhou.client.aio.pull_consumer",
@@ -95,6 +111,8 @@ _PLACES = {
     "QueueChoice": "tianzhou.client.core.routing",
     "ReceivedMessage": "tianzhou.client.core.received",
     "Reply": "tianzhou.client.core.replying",
+    "SendContext": "tianzhou.client.hooks",
+    "SendHook": "tianzhou.client.hooks",
     "SendResult": "tianzhou.client.core.send_request",
     "SendStatus": "tianzhou.client.core.send_request",
     "Sql92": "tianzhou.client.core.subscription",

@@ -1,14 +1,24 @@
 """Options of consumers. Defaults are RocketMQ's, where it has any."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.assigned_queue import FlowLimits
 from tianzhou.client.core.assignment import Strategy, average
-from tianzhou.client.core.offsets import StartFrom, StartPosition, start_rule
+from tianzhou.client.core.offsets import (
+    OffsetStore,
+    StartFrom,
+    StartPosition,
+    checked_store,
+    start_rule,
+)
 from tianzhou.client.options import check_types
+
+if TYPE_CHECKING:
+    from tianzhou.client.hooks import ConsumeHook
 
 _ABOVE_ZERO: Final = (
     "long_poll_s",
@@ -75,14 +85,22 @@ class ConsumerOptions:
     """How long `stop` waits for messages in flight."""
     offsets_directory: Path | None = None
     """Directory of broadcast offsets. None: `.rocketmq_offsets` in the home directory."""
+    offsets_keep_days: float = 30.0
+    """How long that directory keeps offsets of client ids that no process uses any more, such as
+    those of earlier addresses of this machine. 0: without limit."""
+    offset_store: OffsetStore | None = None
+    """A store of your own for the offsets, instead of the brokers or the file. In clustering
+    groups all members must use it; brokers get the offsets too, for tools that show the lag."""
     trace: bool = False
     """Record the outcome of each message in `RMQ_SYS_TRACE_TOPIC`."""
     spans: bool = False
     """Run the listener in OpenTelemetry spans that are linked to those of the producers. Needs the
     extra `tracing`. Only for listeners: loops and pull consumers use `spans.processing`."""
+    hooks: "Sequence[ConsumeHook]" = ()
+    """Called around each delivery; the first of them is called first."""
 
     def __post_init__(self) -> None:
-        check_types(self, besides=("start_from",))
+        check_types(self, besides=("start_from", "hooks"))
         if not callable(self.strategy):
             raise UsageError(f"strategy {self.strategy!r} is not a function of an Occasion")
         for name in _ABOVE_ZERO:
@@ -95,6 +113,17 @@ class ConsumerOptions:
                 )
         if self.max_reconsume_times < -1:
             raise UsageError(f"max_reconsume_times is {self.max_reconsume_times}; -1 or more")
+        if self.offsets_keep_days and not self.offsets_keep_days >= 1:
+            raise UsageError(
+                f"offsets_keep_days is {self.offsets_keep_days}; it must be at least 1, or 0 to "
+                "keep the offsets without limit"
+            )
+        if self.offset_store is not None:
+            checked_store(self.offset_store)
+        if self.hooks:
+            from tianzhou.client.hooks import ConsumeHook, checked_hooks
+
+            checked_hooks(self.hooks, ConsumeHook)
         start_rule(self.start_from)
 
 

@@ -2,17 +2,21 @@
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import Field, dataclass, fields
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, nameserver_from, split_list
-from tianzhou.client.core.routing import QueueChoice
+from tianzhou.client.core.namespace import checked_namespace
+from tianzhou.client.core.routing import FaultAvoidance, QueueChoice
 from tianzhou.client.core.send_request import Compression
 from tianzhou.wire.names import TRACE_TOPIC
 from tianzhou.wire.signing import Credentials
+
+if TYPE_CHECKING:
+    from tianzhou.client.hooks import SendHook
 
 _PORT_MAX: Final = 65_535
 GROUP_CHARS_MAX: Final = 120
@@ -56,10 +60,14 @@ class ClientOptions:
 
     instance_name: str = ""
     """Part of the client id. Empty: derived from the process and the time, so that two processes on
-    one machine differ. Set it to keep broadcast offsets across restarts."""
+    one machine differ; `DEFAULT` for broadcasting consumers, which find their offsets by it. Name
+    each of several broadcasting consumers of a group on one machine."""
     client_ip: str = ""
     """Part of the client id. Empty: the address through which this machine reaches others."""
     unit_name: str = ""
+    namespace: str = ""
+    """Prefix of all topics and groups on the wire: `orders` is `namespace%orders` there, as with
+    RocketMQ's Java client. Names of the system have none, and administration ignores it."""
     credentials: Credentials | None = None
     """Access key and secret key that sign every request; None: requests are not signed."""
     call_timeout_s: float = 3.0
@@ -89,6 +97,7 @@ class ClientOptions:
             text: str = getattr(self, name)
             if "@" in text:
                 raise UsageError(f"{name} {text!r} has an @, which separates parts of client ids")
+        checked_namespace(self.namespace)
 
 
 def parse_nameservers(text: str | None) -> tuple[str, ...]:
@@ -193,6 +202,9 @@ class ProducerOptions:
     compression: Compression = Compression.ZLIB
     compress_over_bytes: int = 4096
     queue_choice: QueueChoice = QueueChoice.ROUND_ROBIN
+    fault_avoidance: FaultAvoidance | None = FaultAvoidance()
+    """For how long a slow or failed broker is avoided. None: only by the further attempts of a send
+    that failed there."""
     batching: Batching | None = None
     """None: each message is sent in its own frame."""
     in_flight_count_max: int = 10_000
@@ -203,9 +215,14 @@ class ProducerOptions:
     spans: bool = False
     """Whether each send is an OpenTelemetry span, whose context travels with the message. Needs the
     extra `tracing`."""
+    hooks: "Sequence[SendHook]" = ()
+    """Called around each send; the first of them is called first."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_types(self, besides=("fault_avoidance", "hooks"))
+        avoidance = cast("object", self.fault_avoidance)
+        if avoidance is not None and not isinstance(avoidance, FaultAvoidance):
+            raise UsageError(f"fault_avoidance {avoidance!r} is not a FaultAvoidance, or None")
         for name in (
             "send_timeout_s",
             "try_timeout_s",

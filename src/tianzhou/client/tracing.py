@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from tianzhou.base.errors import TianzhouError
+from tianzhou.client.core.namespace import Namespace
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.send_request import SendResult
 from tianzhou.client.core.trace import (
@@ -131,10 +132,12 @@ class SendTrace:
     Owner: the event loop.
     """
 
-    def __init__(self, group: str, topic: str, producer: Untraced) -> None:
+    def __init__(self, group: str, topic: str, producer: Untraced, names: Namespace) -> None:
+        """`names` is the producer's namespace, which traces do not show, as in Java."""
         self._group = group
         self._topic = topic
         self._producer = producer
+        self._names = names
 
     async def start(self) -> Self:
         await self._producer.start()
@@ -151,15 +154,15 @@ class SendTrace:
         is_half: bool = False,
     ) -> None:
         """Record a send; `times_ms` are the times at which it began and ended."""
-        begun_ms, now_ms = times_ms
-        if message.topic == self._topic or (result is not None and not result.is_traced):
+        (begun_ms, now_ms), topic = times_ms, self._names.plain(message.topic)
+        if topic == self._topic or (result is not None and not result.is_traced):
             return
         self._tracer.add(
             Published(
                 timestamp_ms=begun_ms,
                 region_id=result.region_id if result else "",
                 group=self._group,
-                topic=message.topic,
+                topic=topic,
                 message_id=message_id,
                 tags=message.tags or "",
                 keys=" ".join(message.keys),
@@ -210,6 +213,7 @@ class SendTrace:
         )
 
     def recalled(self, topic: str, message_id: str, now_ms: int) -> None:
+        topic = self._names.plain(topic)
         self._tracer.add(
             Recalled(timestamp_ms=now_ms, group=self._group, topic=topic, message_id=message_id)
         )
@@ -284,14 +288,16 @@ class ConsumeTrace:
             )
         return Consumption(request_id, now_ms, tuple(traced))
 
-    def ended(self, consumption: Consumption, code: ContextCode) -> None:
-        """Record the end of a delivery, in any thread."""
+    def ended(
+        self, delivery: Consumption, code: ContextCode, error: BaseException | None = None
+    ) -> None:
+        """Record the end of a delivery, in any thread. Traces do not contain the error."""
         now_ms = time.time_ns() // 1_000_000
-        cost_ms = (now_ms - consumption.begun_ms) // max(1, len(consumption.messages))
-        for message_id, keys in consumption.messages:
+        cost_ms = (now_ms - delivery.begun_ms) // max(1, len(delivery.messages))
+        for message_id, keys in delivery.messages:
             self._send_record(
                 ConsumeEnded(
-                    request_id=consumption.request_id,
+                    request_id=delivery.request_id,
                     message_id=message_id,
                     cost_ms=cost_ms,
                     is_success=code is ContextCode.SUCCESS,

@@ -3,6 +3,7 @@ addresses, and which brokers are avoided for how long.
 """
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,21 +11,20 @@ from hypothesis import strategies as st
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.routing import (
-    FAILURE_MS,
+    FaultAvoidance,
     Latencies,
     QueueChoice,
     Rotation,
     TopicRoute,
     addresses_of,
     borrowed_route,
-    left_alone_ms,
     pick_of,
     pick_of_batch,
     queue_for_key,
     queue_order,
     route_of,
 )
-from tianzhou.client.options import ClientOptions, parse_nameservers, split_address
+from tianzhou.client.options import ClientOptions, ProducerOptions, parse_nameservers, split_address
 from tianzhou.record.message import Message
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import BrokerData, QueueData, TopicRouteData
@@ -177,13 +177,75 @@ def rotation(latencies: Latencies, choice: QueueChoice = QueueChoice.ROUND_ROBIN
         (1_800, 5_000),
         (3_000, 6_000),
         (5_000, 10_000),
-        (FAILURE_MS, 10_000),
+        (FaultAvoidance().failure_ms, 10_000),
         (15_000, 30_000),
         (99_999, 30_000),
     ],
 )
-def test_left_alone_ms_grows_with_the_latency(latency_ms: int, alone_ms: int) -> None:
-    assert left_alone_ms(latency_ms) == alone_ms
+def test_avoidance_of_a_broker_grows_with_its_latency(latency_ms: int, alone_ms: int) -> None:
+    assert avoided_ms(Latencies(), latency_ms) == alone_ms
+
+
+def avoided_ms(latencies: Latencies, latency_ms: float) -> int:
+    latencies.took("a", latency_ms, 0.0)
+    times_ms = range(0, 700_000, 500)
+    return next(time_ms for time_ms in times_ms if latencies.is_good("a", time_ms / 1000))
+
+
+ROCKETMQ_4 = FaultAvoidance(
+    latency_max_ms=(50, 100, 550, 1_000, 2_000, 3_000, 15_000),
+    not_available_duration_ms=(0, 0, 30_000, 60_000, 120_000, 180_000, 600_000),
+    failure_ms=30_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "alone_ms"), [(549, 0), (550, 30_000), (2_999, 120_000), (15_000, 600_000)]
+)
+def test_avoidance_follows_the_tables_of_the_user(latency_ms: int, alone_ms: int) -> None:
+    assert avoided_ms(Latencies(ROCKETMQ_4), latency_ms) == alone_ms
+
+
+def test_failure_counts_as_the_latency_of_the_user() -> None:
+    latencies = Latencies(ROCKETMQ_4)
+    latencies.failed("a", 0.0)
+    assert not latencies.is_good("a", 599.9)
+    assert latencies.is_good("a", 600.0)
+
+
+def test_disabled_avoidance_keeps_failed_brokers_in_turn() -> None:
+    latencies = Latencies(None)
+    turns, found = rotation(latencies), evenly(a=1, b=1)
+    latencies.failed("a", 0.0)
+    assert Counter(turns.choose(found, (), 0.1).broker_name for _ in range(4)) == {"a": 2, "b": 2}
+    # Within one send, a broker that failed is still left out.
+    assert turns.choose(found, ["a"], 0.1).broker_name == "b"
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"latency_max_ms": (50, 100)}, "each latency needs its duration"),
+        (
+            {"latency_max_ms": (100, 50), "not_available_duration_ms": (0, 1)},
+            "above the one before",
+        ),
+        ({"latency_max_ms": 50}, "latency_max_ms is 50"),
+        ({"latency_max_ms": (0.5,), "not_available_duration_ms": (1,)}, "latency_max_ms is"),
+        ({"latency_max_ms": (5,), "not_available_duration_ms": (-1,)}, "duration_ms is"),
+        ({"failure_ms": -1}, "failure_ms is -1"),
+    ],
+)
+def test_avoidance_with_invalid_tables_is_rejected(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        FaultAvoidance(**tables)
+
+
+def test_producer_options_reject_another_kind_of_avoidance() -> None:
+    wrong: Any = 3
+    with pytest.raises(UsageError, match="fault_avoidance 3 is not a FaultAvoidance, or None"):
+        ProducerOptions(fault_avoidance=wrong)
+    assert ProducerOptions(fault_avoidance=None).fault_avoidance is None
 
 
 def test_rotation_chooses_queues_in_turn() -> None:

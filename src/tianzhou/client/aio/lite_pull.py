@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.consume.context import ConsumerContext, Tasks
+from tianzhou.client.consume.context import ConsumerContext
 from tianzhou.client.consume.deliveries import Acknowledger, PollDelivery
 from tianzhou.client.consume.running_consumer import RunningConsumer
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
@@ -36,7 +36,6 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
-from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -98,12 +97,12 @@ class LitePullConsumer:
         """
         if self._was_started:
             raise UsageError(f"consumer of {self.group} was started before; create a new one")
-        self._was_started = True
-        polls = self._polls
-        shared = SharedClient.join(self._nameserver, self._client, consumer_group=self.group)
+        self._was_started, polls = True, self._polls
+        context = ConsumerContext.join(
+            self.group, self.options, self._client, self._fail, nameserver=self._nameserver
+        )
         async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(shared.leave, consumer_group=self.group)
-            context = ConsumerContext(self.group, shared, self.options, Tasks(self._fail))
+            failing.push_async_callback(context.leave)
             acknowledger = Acknowledger(context, polls.ready)
             self._parts = RunningConsumer(
                 context, polls, acknowledger, committable=polls.offsets.committable, lite=True
@@ -164,7 +163,7 @@ class LitePullConsumer:
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
-        return (await self._running().context.shared.refresh(topic)).read_queues
+        return await self._running().queues(topic)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
         """Assign exactly these queues to this consumer, filtered by `expression`.
@@ -179,16 +178,14 @@ class LitePullConsumer:
             raise UsageError(
                 f"consumer of {self.group} has subscriptions; queues cannot be assigned as well"
             )
-        wanted = checked_queues(queues)
+        wanted = list(map(self._full, checked_queues(queues)))
         await parts.declare(dict.fromkeys((queue.topic for queue in wanted), expression))
         await parts.member.assignments.assign(wanted)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues assigned to this consumer now."""
-        if self._parts is None or not self._is_running:
-            return frozenset()
-        return frozenset(self._parts.member.assignments.queues)
+        return self._parts.assignment if self._parts and self._is_running else frozenset()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until `resume`, which pulls prefetched ones again.
@@ -205,7 +202,7 @@ class LitePullConsumer:
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again, after `pause`. Raises UsageError."""
-        self._running().puller.resume(checked_queues(queues))
+        self._running().puller.resume(map(self._full, checked_queues(queues)))
 
     # Messages
 
@@ -247,8 +244,7 @@ class LitePullConsumer:
 
         Raises UsageError for a negative offset, or if the queue is not assigned to this consumer.
         """
-        offset = checked_offset(offset)
-        self._assigned(queue)
+        offset, queue = checked_offset(offset), self._assigned(queue).queue
         self._polls.offsets.put(queue, offset)
         await self._running().member.assignments.move({queue: offset}, save=False)
 
@@ -258,7 +254,7 @@ class LitePullConsumer:
         Raises UsageError if the queue is not assigned to this consumer.
         """
         offsets = self._running().member.assignments.offsets
-        await self.seek(queue, await offsets.first(checked_queue(queue)))
+        await self.seek(queue, await offsets.first(self._full(queue)))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Skip all stored messages: continue with the next new one.
@@ -266,7 +262,7 @@ class LitePullConsumer:
         Raises UsageError if the queue is not assigned to this consumer.
         """
         offsets = self._running().member.assignments.offsets
-        await self.seek(queue, await offsets.end(checked_queue(queue)))
+        await self.seek(queue, await offsets.end(self._full(queue)))
 
     async def offset_at(self, queue: MessageQueue, time: datetime | str | int) -> int:
         """Return the offset of the first message stored at a time or later.
@@ -275,11 +271,11 @@ class LitePullConsumer:
         UsageError for an invalid time.
         """
         offsets = self._running().member.assignments.offsets
-        return await offsets.at_time(checked_queue(queue), epoch_ms(time))
+        return await offsets.at_time(self._full(queue), epoch_ms(time))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group; None if there is none. Raises UsageError."""
-        return await self._running().member.assignments.offsets.committed(checked_queue(queue))
+        return await self._running().member.assignments.saved.read(self._full(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit offsets and wait for the responses of the brokers.
@@ -290,11 +286,15 @@ class LitePullConsumer:
             await consumer.commit({queue: message.queue_offset + 1})
         """
         parts = self._running()
-        self._polls.offsets.allow(None if offsets is None else checked_offsets(offsets))
+        given = None if offsets is None else checked_offsets(offsets)
+        self._polls.offsets.allow(parts.context.names.full_offsets(given))
         await parts.member.assignments.save_surely()
 
+    def _full(self, queue: MessageQueue) -> MessageQueue:
+        return self._running().context.names.full_queue(checked_queue(queue))
+
     def _assigned(self, queue: MessageQueue) -> AssignedQueue:
-        assigned = self._running().member.assignments.queues.get(checked_queue(queue))
+        assigned = self._running().member.assignments.queues.get(self._full(queue))
         if assigned is None:
             raise UsageError(f"{queue} is not assigned to this consumer of {self.group}")
         return assigned

@@ -8,12 +8,14 @@ is stale. A message may be stored twice if a response is lost; both copies have 
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.sender import Sender, SpannedSender
+from tianzhou.client.aio.layered_sender import SendLayers
+from tianzhou.client.aio.sender import Sender
 from tianzhou.client.aio.transactions import CheckTransaction, Outcomes, Transaction
 from tianzhou.client.aio.waiting import PendingReplies
 from tianzhou.client.core.replying import Reply, reply_message
@@ -22,7 +24,7 @@ from tianzhou.client.core.send_request import SendResult, check_batchable
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, ProducerOptions, checked_group, client_repr
 from tianzhou.client.session.shared_client import SharedClient
-from tianzhou.client.tracing import SendTrace, send_spans, untraced_group
+from tianzhou.client.tracing import SendTrace, untraced_group
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
@@ -66,7 +68,7 @@ class Producer:
         self._client = client
         self._check = check
         self._sender: Sender | None = None
-        self._spans = send_spans(self.group) if options.spans else None
+        self._layers = SendLayers(self.group, options, client)
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -87,22 +89,20 @@ class Producer:
             trace = await self._traced() if self.options.trace else None
             if trace is not None:
                 failing.push_async_callback(trace.close)
-            if self._spans is None:
-                sender = Sender(shared, self.options, self.group, trace)
-            else:
-                sender = SpannedSender(shared, self.options, trace, self._spans)
+            sender = self._layers.sender(shared, trace)
             self._outcomes = Outcomes(sender, self._check)
             failing.callback(self._outcomes.close)
             self._replies = PendingReplies(shared)
-            failing.push_async_callback(shared.add_producer(self.group))
+            failing.push_async_callback(shared.add_producer(sender.group))
             self._ending = failing.pop_all()
         self._sender = sender
         return self
 
     async def _traced(self) -> SendTrace:
-        group = untraced_group(self.group, "PRODUCE")
-        untraced = Producer(group, nameserver=self._nameserver, client=self._client)
-        return await SendTrace(self.group, self.options.trace_topic, untraced).start()
+        group, client = untraced_group(self.group, "PRODUCE"), replace(self._client, namespace="")
+        untraced = Producer(group, nameserver=self._nameserver, client=client)
+        topic, names = self.options.trace_topic, self._layers.names
+        return await SendTrace(self.group, topic, untraced, names).start()
 
     async def close(self) -> None:
         """Wait for in-flight sends until their deadlines, and disconnect; new sends are rejected.
@@ -297,4 +297,4 @@ class Producer:
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the writable queues of a topic, in their order. Raises TopicNotFound."""
-        return (await self._running().shared.route_for_sending(topic)).write_queues
+        return await self._running().queues(topic)

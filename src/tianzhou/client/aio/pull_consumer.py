@@ -20,6 +20,7 @@ from tianzhou.client.core.arguments import (
     checked_offset,
     checked_queue,
 )
+from tianzhou.client.core.namespace import Namespace
 from tianzhou.client.core.offsets import epoch_ms
 from tianzhou.client.core.pulling import (
     PullAnswer,
@@ -32,7 +33,7 @@ from tianzhou.client.core.pulling import (
     records_of,
     untrusted,
 )
-from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.received import NamespacedMessage, ReceivedMessage
 from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import Sql92, subscribe
 from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, Retry, remote_error
@@ -90,6 +91,8 @@ class PullConsumer:
         self.group = checked_group(group)
         self._nameserver = nameserver
         self._client = client
+        self._names = Namespace(client.namespace)
+        self._full_group = checked_group(self._names.full(group))
         self._shared: SharedClient | None = None
         self._sources: dict[MessageQueue, PullFrom] = {}
         """Where each queue is read next."""
@@ -129,7 +132,8 @@ class PullConsumer:
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
-        return (await self._running().refresh(topic)).read_queues
+        route = await self._running().refresh(self._names.full(topic))
+        return self._names.plain_queues(route.read_queues)
 
     async def pull(
         self,
@@ -146,14 +150,13 @@ class PullConsumer:
         filters as in a subscription. Old messages come from a slave if the master advises that.
         Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
         """
-        checked_queue(queue)
-        offset = checked_offset(offset)
+        queue, offset = self._full(queue), checked_offset(offset)
         count_max = checked_count("count_max", count_max)
         check_seconds("wait_s", wait_s)
         shared = self._running()
         wanted = subscribe(queue.topic, expression, version=0)
         plan = PullPlan(
-            group=self.group,
+            group=self._full_group,
             queue=queue,
             subscription=wanted,
             count_max=count_max,
@@ -164,7 +167,9 @@ class PullConsumer:
         first, end = self._bounds.get(queue, (answer.min_offset, 0))
         if at == MASTER:
             first, end = self._bounds[queue] = answer.min_offset, answer.max_offset
-        messages = [ReceivedMessage(records.buffer, start, queue) for start in records.starts]
+        kind = NamespacedMessage if self._names else ReceivedMessage
+        shown = self._names.plain_queue(queue)
+        messages = [kind(records.buffer, start, shown) for start in records.starts]
         end = max(end, answer.max_offset)
         return PullResult(answer.status, messages, answer.next_offset, first, end, at)
 
@@ -209,11 +214,11 @@ class PullConsumer:
 
     async def first(self, queue: MessageQueue) -> int:
         """Return the offset of the first stored message. Raises UsageError and NoRoute."""
-        return await self._offsets().first(checked_queue(queue))
+        return await self._offsets().first(self._full(queue))
 
     async def end(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get. Raises UsageError and NoRoute."""
-        return await self._offsets().end(checked_queue(queue))
+        return await self._offsets().end(self._full(queue))
 
     async def offset_at(self, queue: MessageQueue, time: datetime | str | int) -> int:
         """Return the offset of the first message stored at a time or later.
@@ -221,21 +226,24 @@ class PullConsumer:
         The time is a datetime, `yyyyMMddHHmmss` in local time, or milliseconds since 1970. Raises
         UsageError for an invalid time.
         """
-        return await self._offsets().at_time(checked_queue(queue), epoch_ms(time))
+        return await self._offsets().at_time(self._full(queue), epoch_ms(time))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group; None if there is none. Raises UsageError."""
-        return await self._offsets().committed(checked_queue(queue))
+        return await self._offsets().committed(self._full(queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the offset of the group in a queue, and wait until it is stored.
 
         Raises UsageError, and RemoteError if the broker rejects it.
         """
-        await self._offsets().commit(checked_queue(queue), checked_offset(offset))
+        await self._offsets().commit(self._full(queue), checked_offset(offset))
+
+    def _full(self, queue: MessageQueue) -> MessageQueue:
+        return self._names.full_queue(checked_queue(queue))
 
     def _offsets(self) -> QueueOffsets:
-        return QueueOffsets(self.group, self._running())
+        return QueueOffsets(self._full_group, self._running())
 
     def _running(self) -> SharedClient:
         if self._shared is None:

@@ -14,12 +14,13 @@ An error that stops a consumer is raised by `async for`, `run`, `closed` and `st
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.producer import Producer
-from tianzhou.client.consume.context import ConsumerContext, Tasks
+from tianzhou.client.consume.context import ConsumerContext
 from tianzhou.client.consume.iterator import IteratorDelivery
 from tianzhou.client.consume.listener import BatchListener, Listener, MessageListener, Outcome
 from tianzhou.client.consume.running_consumer import RunningPushConsumer
@@ -27,10 +28,9 @@ from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes, subscribe
 from tianzhou.client.errors import ClientClosed
-from tianzhou.client.options import GROUP_CHARS_MAX, ClientOptions, checked_group, client_repr
-from tianzhou.client.session.shared_client import SharedClient
+from tianzhou.client.options import ClientOptions, checked_group, client_repr
 from tianzhou.client.termination import on_terminate
-from tianzhou.client.tracing import ConsumeTrace
+from tianzhou.client.tracing import ConsumeTrace, untraced_group
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -149,10 +149,11 @@ class PushConsumer:
             )
         if self._listener is None:
             refuse_spans(self.options, self.group)
-        shared = SharedClient.join(self._nameserver, self._client, consumer_group=self.group)
+        context = ConsumerContext.join(
+            self.group, self.options, self._client, self.fail, nameserver=self._nameserver
+        )
         async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(shared.leave, consumer_group=self.group)
-            context = ConsumerContext(self.group, shared, self.options, Tasks(self.fail))
+            failing.push_async_callback(context.leave)
             self._parts = RunningPushConsumer(context, self._listener)
             failing.pop_all()
             failing.push_async_callback(self._end)  # which leaves the shared client, too
@@ -163,8 +164,8 @@ class PushConsumer:
     def _make_trace(self) -> ConsumeTrace | None:
         if not self.options.trace:
             return None
-        group = f"_INNER_TRACE_PRODUCER-{self.group}-CONSUME"[:GROUP_CHARS_MAX]
-        untraced = Producer(group, nameserver=self._nameserver, client=self._client)
+        group, client = untraced_group(self.group, "CONSUME"), replace(self._client, namespace="")
+        untraced = Producer(group, nameserver=self._nameserver, client=client)
         return ConsumeTrace(self.group, untraced)
 
     async def stop(self) -> None:
@@ -281,7 +282,7 @@ class PushConsumer:
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues assigned to this consumer now."""
-        return frozenset(self._parts.member.assignments.queues if self._parts is not None else ())
+        return frozenset() if self._parts is None else self._parts.assignment
 
     @property
     def client_id(self) -> str:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.aio.batcher import Batcher, PendingMessage
 from tianzhou.client.aio.send_engine import SendEngine
 from tianzhou.client.aio.waiting import InFlightLimiter
+from tianzhou.client.core.namespace import Namespace
 from tianzhou.client.core.routing import Fixed, Pick, Selector, pick_of, pick_of_batch
 from tianzhou.client.core.send import Failure, OnSent
 from tianzhou.client.core.send_request import (
@@ -29,15 +29,15 @@ from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
 from tianzhou.wire.queues import MessageQueue
 
-if TYPE_CHECKING:
-    from tianzhou.client.spans import SendSpans
-
 
 class Sender:
     """Encode messages, limit the sends in flight, and set the results.
 
     Owner: the event loop.
     """
+
+    names = Namespace()
+    """The namespace of the producer: none."""
 
     def __init__(
         self, shared: SharedClient, options: ProducerOptions, group: str, trace: SendTrace | None
@@ -180,6 +180,10 @@ class Sender:
             self.trace.recalled(topic, message_id, time_ns() // 1_000_000)
         return message_id
 
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the writable queues of a topic."""
+        return (await self.shared.route_for_sending(topic)).write_queues
+
     async def flush(self) -> None:
         """Send open batches, and wait for all sends that are in flight now."""
         if self._batcher is not None:
@@ -256,42 +260,3 @@ class Sender:
                 on_sent((), Failure(batch.kind.topic, final=error))
             else:
                 self.engine.deliver(request, on_sent, pick=pick)
-
-
-class SpannedSender(Sender):
-    """A sender whose sends are spans."""
-
-    def __init__(
-        self,
-        shared: SharedClient,
-        options: ProducerOptions,
-        trace: SendTrace | None,
-        spans: "SendSpans",
-    ) -> None:
-        super().__init__(shared, options, spans.group, trace)
-        self._spans = spans
-
-    def send(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        select: Selector | None,
-        timeout_s: float | None,
-    ) -> "asyncio.Future[SendResult]":
-        send = super().send
-        return self._spans.around(message, lambda m: send(m, queue, select, timeout_s))
-
-    async def send_batch(
-        self, messages: Sequence[Message], queue: MessageQueue | None, timeout_s: float | None
-    ) -> list[SendResult]:
-        send = super().send_batch
-        return await self._spans.around_all(messages, lambda all_: send(all_, queue, timeout_s))
-
-    async def send_oneway(
-        self, message: Message, queue: MessageQueue | None, select: Selector | None
-    ) -> None:
-        send = super().send_oneway
-        await self._spans.around_oneway(message, lambda m: send(m, queue, select))
-
-    def send_half(self, message: Message) -> "asyncio.Future[SendResult]":
-        return self._spans.around(message, super().send_half)

@@ -125,6 +125,7 @@ class Outcomes:
         self._shared = sender.shared
         self._group = sender.group
         self._trace = sender.trace
+        self._names = sender.names
         self._check = check
         self._stop: Callable[[], None] | None = None
         if check is not None:
@@ -143,7 +144,8 @@ class Outcomes:
     async def report(self, message: Message, half: SendResult, state: TransactionState) -> None:
         """Report the outcome of a transaction. Raises TransactionUndecided if the broker does not
         confirm it and there is no check callback."""
-        ext, broker = end_of(half, self._group, state).to_ext(), half.queue.broker_name
+        ext = end_of(self._names.full_result(half), self._group, state).to_ext()
+        broker = half.queue.broker_name
         try:
             await self._confirmed(broker, ext)
         except TianzhouError as error:
@@ -192,13 +194,13 @@ class Outcomes:
 
     async def _handle_check(self, request: Request) -> Reply | None:
         asked = CheckTransactionStateRequest.from_ext(request.header.ext)
-        message = MessageView(request.body)
+        message = self._names.view(request.body)
         assert self._check is not None
         found = self._check(message)
         # The caller logs an exception of the check; the broker asks again.
         state = self._checked(message, await found if inspect.isawaitable(found) else found)
         decided = EndTransactionRequest(
-            topic=message.topic,
+            topic=self._names.full(message.topic),
             producer_group=self._group,
             tran_state_table_offset=asked.tran_state_table_offset,
             commit_log_offset=asked.commit_log_offset,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from tianzhou.client.consume.context import ConsumerContext
-from tianzhou.client.consume.offsets import BrokerOffsets, FileOffsets, OffsetStore, QueueOffsets
+from tianzhou.client.consume.offsets import QueueOffsets, SavedOffsets, saved_offsets
 from tianzhou.client.consume.orderly import QueueLocks
 from tianzhou.client.core.assigned_queue import Action, AssignedQueue, Event, queue_text
 from tianzhou.client.core.assignment import difference
@@ -76,14 +76,9 @@ class Assignments:
         self.is_alone = False
         """Whether this member is the only one of its group, so that no offset is handed over."""
         self.offsets = QueueOffsets(group, shared)
-        self.store: OffsetStore = (
-            FileOffsets(options.offsets_directory, shared.client_id, group)
-            if options.broadcasting
-            else BrokerOffsets(self.offsets)
-        )
-        self._locks = (
-            QueueLocks(group, shared) if options.orderly and not options.broadcasting else None
-        )
+        self.saved: SavedOffsets = saved_offsets(context, self.offsets)
+        has_locks = options.orderly and not options.broadcasting
+        self._locks = QueueLocks(group, shared) if has_locks else None
         self._releasing: dict[MessageQueue, tuple[AssignedQueue, asyncio.Task[None]]] = {}
         self._loops: list[asyncio.Task[None]] = []
 
@@ -117,6 +112,8 @@ class Assignments:
                 assigned.locked_until = until.get(assigned.queue, math.inf)
                 self.queues[assigned.queue] = assigned
                 self._start(assigned)
+        if self._context.options.broadcasting:  # killed now, it must not start at the end again
+            await self.saved.save()
         self._share_limits()
         if wanted:
             log.info(
@@ -130,6 +127,8 @@ class Assignments:
     async def _begin(self, queue: MessageQueue) -> AssignedQueue | None:
         try:
             offset = await self.first_offset(queue)
+            if self._context.options.broadcasting:
+                self.saved.put(queue, offset)
         except ClientError as error:
             log.info(
                 "group %s could not get its offset of %s: %s; it tries again soon",
@@ -169,6 +168,7 @@ class Assignments:
             bytes_max=options.pull_bytes,
             suspend_ms=round(options.long_poll_s * 1000),
             lite=self._lite,
+            names=self._context.names,
         )
         limits = options.flow.shared_by(1, orderly=options.orderly)
         return AssignedQueue(plan, offset, limits)
@@ -179,7 +179,7 @@ class Assignments:
 
     async def first_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the group, or its start position."""
-        stored = await self.store.read(queue)
+        stored = await self.saved.read(queue)
         if stored is not None and stored >= 0:
             return stored
         start = start_rule(self._context.options.start_from)
@@ -193,11 +193,10 @@ class Assignments:
 
     def _share_limits(self) -> None:
         """Divide the limits of each topic among its queues assigned to this member."""
-        options = self._context.options
+        flow, orderly = self._context.options.flow, self._context.options.orderly
         counts = Counter(queue.topic for queue in self.queues)
         for assigned in self.queues.values():
-            count = counts[assigned.queue.topic]
-            assigned.limits = options.flow.shared_by(count, orderly=options.orderly)
+            assigned.limits = flow.shared_by(counts[assigned.queue.topic], orderly=orderly)
 
     # Releasing and moving
 
@@ -225,8 +224,8 @@ class Assignments:
         action = assigned.handle(Event.DRAINED)
         assert action is Action.COMMIT
         self._record_offset(assigned)
-        await self.store.save_surely([assigned.queue])
-        self.store.forget(assigned.queue)
+        await self.saved.save_surely([assigned.queue])
+        self.saved.forget(assigned.queue)
         if self._locks is not None:
             await self._locks.unlock(assigned.queue)
 
@@ -244,8 +243,8 @@ class Assignments:
             await self._listener.on_revoked(assigned)
             if save:
                 self._record_offset(assigned)  # its final offset, which the new one overrides
-                self.store.put(queue, offset)
-                await self.store.save_surely([queue])
+                self.saved.put(queue, offset)
+                await self.saved.save_surely([queue])
             if self.queues.get(queue) is moved and not moved.is_revoked:
                 self._start(moved)
 
@@ -267,17 +266,18 @@ class Assignments:
         for assigned in list(self.queues.values()):
             self.release(assigned)
         await self.released()
+        self.saved.close()
 
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(self._context.options.commit_interval_s)
             self._record_offsets()
-            await self.store.save()
+            await self.saved.save()
 
     async def save_surely(self) -> None:
         """Commit the offsets of all queues, and wait until they are stored."""
         self._record_offsets()
-        await self.store.save_surely(list(self.queues))
+        await self.saved.save_surely(list(self.queues))
 
     def _record_offsets(self) -> None:
         for assigned in self.queues.values():
@@ -286,7 +286,7 @@ class Assignments:
     def _record_offset(self, assigned: AssignedQueue) -> None:
         offset = self._listener.committable(assigned)
         if offset is not None:
-            self.store.put(assigned.queue, offset)
+            self.saved.put(assigned.queue, offset)
 
     async def _keep_locked(self, locks: QueueLocks) -> None:
         pause_s = self._context.options.lock_interval_s

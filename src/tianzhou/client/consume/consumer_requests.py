@@ -22,7 +22,12 @@ from tianzhou.client.consume.group_member import GroupMember
 from tianzhou.client.consume.listener import Listener
 from tianzhou.client.consume.puller import Puller
 from tianzhou.client.core.assigned_queue import AssignedQueue
-from tianzhou.client.core.received import AFTER_THE_CALL, DEAD, ReceivedMessage
+from tianzhou.client.core.received import (
+    AFTER_THE_CALL,
+    DEAD,
+    NamespacedMessage,
+    ReceivedMessage,
+)
 from tianzhou.net.rpc import Reply, Request
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -159,10 +164,14 @@ class ConsumerRequests:
                 remark=f"consumer {self._shared.client_id} has no listener; a loop consumes",
             )
         record = MessageView(request.body)
+        names = self._member.context.names
         queue = MessageQueue(
-            topic=record.topic, broker_name=asked.broker_name or "", queue_id=record.queue_id
+            topic=names.plain(record.topic),
+            broker_name=asked.broker_name or "",
+            queue_id=record.queue_id,
         )
-        message = ReceivedMessage(request.body, 0, queue, AFTER_THE_CALL)
+        kind = NamespacedMessage if names else ReceivedMessage
+        message = kind(request.body, 0, queue, AFTER_THE_CALL)
         begun = time.monotonic()
         failures = await self._call(self._listener, message)
         result = "CR_SUCCESS" if not failures else "CR_LATER"

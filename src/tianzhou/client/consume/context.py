@@ -5,8 +5,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from tianzhou.client.consume.offset_files import lasting_identity
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.assigned_queue import AssignedQueue
+from tianzhou.client.core.namespace import Namespace
+from tianzhou.client.options import ClientOptions, checked_group
 from tianzhou.client.session.shared_client import SharedClient
 
 
@@ -46,12 +49,39 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:
-    """The group of a consumer, its session, its options and its background tasks."""
+    """The group of a consumer, its session, its options and its background tasks.
+
+    `group`, and all topics and queues inside a consumer, have their names on the wire; `names`
+    converts those that users see.
+    """
 
     group: str
     shared: SharedClient
     options: ConsumerOptions
     tasks: Tasks
+    names: Namespace = Namespace()
+
+    @classmethod
+    def join(
+        cls,
+        group: str,
+        options: ConsumerOptions,
+        client: ClientOptions,
+        on_error: Callable[[BaseException], None],
+        *,
+        nameserver: str | None,
+    ) -> "ConsumerContext":
+        """Join the shared client as a consumer of this group; `leave` leaves it. Raises
+        UsageError."""
+        if options.broadcasting:
+            client = lasting_identity(client)
+        names = Namespace(client.namespace)
+        full = checked_group(names.full(group))
+        shared = SharedClient.join(nameserver, client, consumer_group=full)
+        return cls(full, shared, options, Tasks(on_error), names)
+
+    async def leave(self) -> None:
+        await self.shared.leave(consumer_group=self.group)
 
 
 async def wait_for_room(assigned: AssignedQueue) -> None:

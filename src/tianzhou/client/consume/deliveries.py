@@ -34,7 +34,9 @@ from tianzhou.client.core.received import (
     has_failed_for_good,
     message_facts,
 )
+from tianzhou.client.core.trace import ContextCode
 from tianzhou.client.errors import ClientError
+from tianzhou.client.hooks import ConsumeObserver
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_send import ConsumerSendMsgBackRequest
 
@@ -104,6 +106,7 @@ class PollDelivery:
         self.ready = Ready()
         self.arrived = asyncio.Event()
         self.offsets = PolledOffsets()
+        self.observer: ConsumeObserver | None = None
 
     def start(self) -> None: ...
 
@@ -128,6 +131,8 @@ class PollDelivery:
             assigned.finish(part.records.offsets[part.first : part.end], monotonic())
             self.ready.settle(assigned, part.end - part.first)
             self.offsets.put(assigned.queue, assigned.window.committable)
+        if found and self.observer is not None:  # what becomes of them is not known here
+            self.observer.ended(self.observer.began(found), ContextCode.SUCCESS)
         return found
 
 
@@ -221,7 +226,7 @@ class Acknowledger:
             group=self._group,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
-            origin_topic=message.topic,
+            origin_topic=self._context.names.full(message.topic),
             unit_mode=False,
             max_reconsume_times=None if limit < 0 else limit,
         )

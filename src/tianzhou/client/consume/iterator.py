@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from tianzhou.client.consume.context import ConsumerContext
 from tianzhou.client.consume.deliveries import Acknowledger, Ready
@@ -25,7 +25,7 @@ from tianzhou.client.core.received import (
     again,
 )
 from tianzhou.client.core.trace import ContextCode
-from tianzhou.client.tracing import ConsumeTrace, Consumption
+from tianzhou.client.hooks import ConsumeObserver
 
 TURN: Final = 64
 """Messages delivered before the iterator yields to the event loop."""
@@ -70,8 +70,8 @@ class IteratorDelivery:
         self._ended: BaseException | None = None
         self._is_stopped = False
         self._since_pause = 0
-        self.trace: ConsumeTrace | None = None
-        self._traced: dict[tuple[AssignedQueue, int], Consumption] = {}
+        self.observer: ConsumeObserver | None = None
+        self._observed: dict[tuple[AssignedQueue, int], Any] = {}
 
     def start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -143,9 +143,9 @@ class IteratorDelivery:
         if part is None:
             return None
         messages = part.messages(self._ack_handle(part.assigned))
-        if self.trace is not None:
+        if self.observer is not None:
             for message in messages:
-                self._traced[part.assigned, message.queue_offset] = self.trace.began([message])
+                self._observed[part.assigned, message.queue_offset] = self.observer.began([message])
         return messages
 
     def _ack_handle(self, assigned: AssignedQueue) -> _QueueAckHandle:
@@ -157,12 +157,12 @@ class IteratorDelivery:
     def _next(self, count_max: int) -> RecordSlice | None:
         return self._ready.take(count_max)
 
-    def _trace_ended(
+    def _processed(
         self, assigned: AssignedQueue, message: ReceivedMessage, code: ContextCode
     ) -> None:
-        began = self._traced.pop((assigned, message.queue_offset), None)
-        if self.trace is not None and began is not None:
-            self.trace.ended(began, code)
+        began = self._observed.pop((assigned, message.queue_offset), None)
+        if self.observer is not None and began is not None:
+            self.observer.ended(began, code)
 
     def give_back(self, messages: list[ReceivedMessage]) -> None:
         """Put back messages that were taken but not processed."""
@@ -180,12 +180,12 @@ class IteratorDelivery:
         """Record that a message was finished."""
         self._acknowledger.rates.finished(assigned.queue.topic, 1, monotonic())
         self._ready.settle(assigned)
-        if self._traced:
-            self._trace_ended(assigned, message, ContextCode.SUCCESS)
+        if self._observed:
+            self._processed(assigned, message, ContextCode.SUCCESS)
 
     def failed(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> None:
-        if self._traced:
-            self._trace_ended(assigned, message, ContextCode.FAILED)
+        if self._observed:
+            self._processed(assigned, message, ContextCode.FAILED)
         self._acknowledger.fail(assigned, message, delay_level)
 
 
@@ -227,8 +227,8 @@ class OrderlyIteratorDelivery(IteratorDelivery):
             self._wake(1)
 
     def failed(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> None:
-        if self._traced:
-            self._trace_ended(assigned, message, ContextCode.FAILED)
+        if self._observed:
+            self._processed(assigned, message, ContextCode.FAILED)
         self._acknowledger.rates.failed(assigned.queue.topic, 1, monotonic())
         self._tasks.run(self._try_again(assigned, message, delay_level))
 

@@ -36,7 +36,7 @@ from tianzhou.client.core.received import (
     message_facts,
 )
 from tianzhou.client.core.trace import ContextCode
-from tianzhou.client.tracing import ConsumeTrace, Consumption
+from tianzhou.client.hooks import ConsumeObserver
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -71,7 +71,7 @@ class Listener:
         self._group = group
         self.is_batch = batch_size > 0
         self.count_max = batch_size or 1
-        self.trace: ConsumeTrace | None = None
+        self.observer: ConsumeObserver | None = None
         called: object = getattr(function, "__call__", None)  # noqa: B004 - its kind is wanted
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
@@ -86,32 +86,35 @@ class Listener:
 
     async def call(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """Call a coroutine function; return the failed messages."""
-        began = self.trace.began(messages) if self.trace is not None else None
+        observer = self.observer
+        began = observer.began(messages) if observer is not None else None
         try:
             result = await self._function(messages if self.is_batch else messages[0])
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
-            return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
+            return self._ended(began, self._raised(messages, error), error)
         failures = self._judged(messages, result)
-        return failures if began is None else self._ended(began, failures, ContextCode.FAILED)
+        return failures if began is None else self._ended(began, failures)
 
     def call_here(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """Call a function in this thread; return the failed messages."""
-        began = self.trace.began(messages) if self.trace is not None else None
+        observer = self.observer
+        began = observer.began(messages) if observer is not None else None
         try:
             result = self._function(messages if self.is_batch else messages[0])
         except (Exception, asyncio.CancelledError) as error:  # threads have no cancellation
-            return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
+            return self._ended(began, self._raised(messages, error), error)
         failures = self._judged(messages, result)
-        return failures if began is None else self._ended(began, failures, ContextCode.FAILED)
+        return failures if began is None else self._ended(began, failures)
 
     def _ended(
-        self, began: Consumption | None, failures: Sequence[Failure], code: ContextCode
+        self, began: Any, failures: Sequence[Failure], error: BaseException | None = None
     ) -> Sequence[Failure]:
-        """Trace the end of a call; return its failures."""
-        if began is not None and self.trace is not None:
-            self.trace.ended(began, code if failures else ContextCode.SUCCESS)
+        """Report the end of a call; return its failures."""
+        if began is not None and self.observer is not None:
+            failed = ContextCode.FAILED if error is None else ContextCode.EXCEPTION
+            self.observer.ended(began, failed if failures else ContextCode.SUCCESS, error)
         return failures
 
     def _raised(self, messages: list[ReceivedMessage], error: BaseException) -> list[Failure]:

@@ -1,24 +1,26 @@
-"""Offsets of a group: on the brokers in clustering groups, in a file for broadcasting consumers.
+"""Offsets of a group: at the brokers in clustering groups, in a file for broadcasting consumers
+(`offset_files`), or in a store of the user.
 
-Both keep a table in memory and save changes: every few seconds, when a queue is released, and at
-the end. A failed commit is retried with the next one. The file is
-
-    <directory>/<client id>/<group>/offsets.json
-
-written as the Java client writes it, with queues as keys; one with strings as keys can be read too:
-
-    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}
+All keep a table in memory and save changes: every few seconds, when a queue is released, and at
+the end. A failed save is logged and repeated with the next one.
 """
 
 import asyncio
+import contextlib
+import inspect
 import logging
-import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from tianzhou.client.consume.context import ConsumerContext
+from tianzhou.client.consume.offset_files import DIRECTORY, FileOffsets, remove_unused
+from tianzhou.client.core.arguments import checked_offset
 from tianzhou.client.core.assigned_queue import queue_text
-from tianzhou.client.errors import ClientError, QueryNotFound, UsageError
+from tianzhou.client.core.namespace import Namespace
+from tianzhou.client.core.offsets import OffsetStore, OffsetTable, RepeatedFailures
+from tianzhou.client.errors import ClientError, QueryNotFound
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import (
@@ -30,14 +32,12 @@ from tianzhou.wire._generated_headers_pull import (
     UpdateConsumerOffsetRequest,
 )
 from tianzhou.wire.codec import ExtFields
-from tianzhou.wire.errors import BodyError
-from tianzhou.wire.queues import MessageQueue, decode_queue_offsets, encode_queue_offsets
+from tianzhou.wire.queues import MessageQueue
 
 log: Final = logging.getLogger("tianzhou.client")
 
-DIRECTORY: Final = ".rocketmq_offsets"
-FILE_NAME: Final = "offsets.json"
 LOWER: Final = "LOWER"
+DAY_S: Final = 24 * 60 * 60
 
 
 class GroupOffsets(Protocol):
@@ -49,7 +49,9 @@ class GroupOffsets(Protocol):
     async def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None: ...
 
 
-class OffsetStore(Protocol):
+class SavedOffsets(Protocol):
+    """Where the offsets of one consumer are stored."""
+
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset of the group in a queue. Raises ClientError if it is not available."""
         ...
@@ -64,46 +66,9 @@ class OffsetStore(Protocol):
         ...
 
     def forget(self, queue: MessageQueue) -> None: ...
-    def table(self) -> dict[MessageQueue, int]: ...
-
-
-class OffsetTable:
-    """Offsets by queue, and which of them changed since they were saved.
-
-    Owner: the event loop of the consumer.
-    """
-
-    def __init__(self, saved: Mapping[MessageQueue, int] | None = None) -> None:
-        self._saved = dict(saved or {})
-        self._current = dict(self._saved)
-
-    def get(self, queue: MessageQueue) -> int | None:
-        return self._current.get(queue)
-
-    def put(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a queue; a reset may move it back."""
-        self._current[queue] = offset
-
-    def remove(self, queue: MessageQueue) -> None:
-        self._current.pop(queue, None)
-        self._saved.pop(queue, None)
-
-    def changed(self) -> dict[MessageQueue, int]:
-        """Return the offsets to save; pass those that were saved to `saved`."""
-        saved = self._saved
-        return {
-            queue: offset for queue, offset in self._current.items() if saved.get(queue) != offset
-        }
-
-    def saved(self, offsets: Mapping[MessageQueue, int]) -> None:
-        self._saved.update(offsets)
-
-    def all(self) -> dict[MessageQueue, int]:
-        return dict(self._current)
-
-    def of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        current = self._current
-        return {queue: current[queue] for queue in queues if queue in current}
+    def close(self) -> None:
+        """Release what the offsets hold, after the last save."""
+        ...
 
 
 class BrokerOffsets:
@@ -115,8 +80,7 @@ class BrokerOffsets:
     def __init__(self, offsets: GroupOffsets) -> None:
         self._offsets = offsets
         self._table = OffsetTable()
-        self._failing: dict[MessageQueue, str] = {}
-        """Queues whose last commit failed, and the cause that was logged."""
+        self._failures = RepeatedFailures()
 
     async def read(self, queue: MessageQueue) -> int | None:
         return await self._offsets.committed(queue)
@@ -138,10 +102,18 @@ class BrokerOffsets:
         try:
             await self._offsets.commit(queue, offset, oneway=oneway)
         except ClientError as error:
-            self._failed(queue, offset, str(error))
+            if self._failures.is_new(queue, error):
+                log.warning(
+                    "group %s could not commit offset %d of %s: %s; it is retried with every "
+                    "commit, and logged again when it succeeds",
+                    self._offsets.group,
+                    offset,
+                    queue_text(queue),
+                    error,
+                )
         else:
             self._table.saved({queue: offset})
-            if self._failing.pop(queue, None) is not None:
+            if self._failures.end(queue):
                 log.info(
                     "group %s resumed committing offsets of %s, now %d",
                     self._offsets.group,
@@ -149,80 +121,87 @@ class BrokerOffsets:
                     offset,
                 )
 
-    def _failed(self, queue: MessageQueue, offset: int, cause: str) -> None:
-        """Log a failed commit once per cause: it is retried with every round of commits."""
-        if self._failing.get(queue) == cause:
-            return
-        self._failing[queue] = cause
-        log.warning(
-            "group %s could not commit offset %d of %s: %s; it is retried with every commit, and "
-            "logged again when it succeeds",
-            self._offsets.group,
-            offset,
-            queue_text(queue),
-            cause,
-        )
-
     def forget(self, queue: MessageQueue) -> None:
         self._table.remove(queue)
-        self._failing.pop(queue, None)
+        self._failures.end(queue)
 
-    def table(self) -> dict[MessageQueue, int]:
-        return self._table.all()
+    def close(self) -> None:
+        """Nothing to release."""
 
 
-class FileOffsets:
-    """Offsets in a file, which is small and replaced as a whole.
+class CustomOffsets:
+    """Offsets in a store of the user, which is never called twice at the same time.
 
     Owner: the event loop.
     """
 
-    def __init__(self, directory: Path | None, client_id: str, group: str) -> None:
-        self._path = (directory or Path.home() / DIRECTORY) / client_id / group / FILE_NAME
-        self._table = OffsetTable(self._load())
-        self._writing = asyncio.Lock()
-
-    def _load(self) -> dict[MessageQueue, int]:
-        try:
-            return decode_queue_offsets(self._path.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (OSError, BodyError) as error:
-            raise UsageError(
-                f"broadcast offsets in {self._path} can't be read: {error}; move the file away to "
-                "start over"
-            ) from error
+    def __init__(
+        self, store: OffsetStore, group: str, names: Namespace, otherwise: BrokerOffsets | None
+    ) -> None:
+        """`otherwise` has the offsets of queues for which the store has none. The store sees the
+        names that its user sees."""
+        self._store = store
+        self._group = names.plain(group)
+        self._names = names
+        self._otherwise = otherwise
+        self._table = OffsetTable()
+        self._failures = RepeatedFailures()
+        self._calling = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        return self._table.get(queue)
+        plain = self._names.plain_queue(queue)
+        found = await self._call(self._store.load, plain)
+        if found is not None:
+            return checked_offset(found)
+        return None if self._otherwise is None else await self._otherwise.read(queue)
+
+    async def _call(self, method: Callable[..., object], argument: object) -> object:
+        """Call a method of the store: a coroutine function in the event loop, a function in a
+        thread, because it may block. Raises ClientError instead of the exception of the store."""
+        name = f"{type(self._store).__name__}.{getattr(method, '__name__', method)}"
+        try:
+            async with self._calling:
+                if inspect.iscoroutinefunction(method):
+                    result = await method(self._group, argument)
+                else:
+                    result = await asyncio.to_thread(method, self._group, argument)
+        except Exception as error:
+            if self._failures.is_new(name, error):
+                log.warning(
+                    "group %s: the offset store failed in %s: %r; it is called again in some "
+                    "seconds, and the log says when it succeeds",
+                    self._group,
+                    name,
+                    error,
+                    exc_info=error,
+                    extra={"group": self._group},
+                )
+            raise ClientError(f"the offset store failed in {name}: {error!r}") from error
+        if self._failures.end(name):
+            log.info("group %s: the offset store succeeded in %s again", self._group, name)
+        return result
 
     def put(self, queue: MessageQueue, offset: int) -> None:
         self._table.put(queue, offset)
 
     async def save(self) -> None:
-        async with self._writing:
-            changed = self._table.changed()
-            if changed:
-                await asyncio.to_thread(self._write, self._table.all())
-                self._table.saved(changed)
+        await self._save(self._table.changed())
 
     async def save_surely(self, queues: Iterable[MessageQueue]) -> None:
-        await self.save()
+        await self._save(self._table.of(queues))
 
-    def _write(self, offsets: dict[MessageQueue, int]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        new = self._path.with_suffix(".new")
-        with new.open("wb") as file:
-            file.write(encode_queue_offsets(offsets))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+    async def _save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        plain = {self._names.plain_queue(queue): offset for queue, offset in offsets.items()}
+        if plain:
+            with contextlib.suppress(ClientError):  # logged, and repeated with the next save
+                await self._call(self._store.save, plain)
+                self._table.saved(offsets)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Keep the offset: the queue may come back, and no broker stores broadcast offsets."""
+        self._table.remove(queue)
 
-    def table(self) -> dict[MessageQueue, int]:
-        return self._table.all()
+    def close(self) -> None:
+        """Nothing to release: the store belongs to the user."""
 
 
 class QueueOffsets:
@@ -286,3 +265,20 @@ class QueueOffsets:
         route = await self._shared.route(queue.topic)
         found = route.any_address(queue.broker_name)
         return found or await self._shared.broker_address(queue.broker_name)
+
+
+def saved_offsets(context: ConsumerContext, offsets: QueueOffsets) -> SavedOffsets:
+    """Return where the offsets of a consumer are stored, according to its options. Raises
+    UsageError."""
+    options = context.options
+    if options.offset_store is not None:
+        brokers = None if options.broadcasting else BrokerOffsets(offsets)
+        return CustomOffsets(options.offset_store, context.group, context.names, brokers)
+    if not options.broadcasting:
+        return BrokerOffsets(offsets)
+    directory = options.offsets_directory or Path.home() / DIRECTORY
+    files = FileOffsets(directory, context.shared.client_id, context.group)
+    if options.offsets_keep_days:
+        before_s = time.time() - options.offsets_keep_days * DAY_S
+        context.tasks.run(asyncio.to_thread(remove_unused, directory, before_s))
+    return files

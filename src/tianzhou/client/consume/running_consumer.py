@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from tianzhou.base.errors import UsageError
 from tianzhou.client.consume.consumer_requests import ConsumerRequests
 from tianzhou.client.consume.context import ConsumerContext, wait_until_idle
-from tianzhou.client.consume.deliveries import Acknowledger, Ready
+from tianzhou.client.consume.deliveries import Acknowledger, PollDelivery, Ready
 from tianzhou.client.consume.group_member import GroupMember, check_expressions
 from tianzhou.client.consume.iterator import (
     BatchIterator,
@@ -24,7 +24,9 @@ from tianzhou.client.consume.puller import Puller
 from tianzhou.client.core.assigned_queue import AssignedQueue, committable
 from tianzhou.client.core.received import GROWING, PulledRecords
 from tianzhou.client.core.subscription import Sql92, retry_topic, subscribe
+from tianzhou.client.hooks import ConsumeHooks, ConsumeObserver
 from tianzhou.client.tracing import ConsumeTrace
+from tianzhou.wire.queues import MessageQueue
 
 _OVERDUE_CHECK_S: Final = 60.0
 
@@ -76,15 +78,18 @@ class RunningConsumer:
 
     async def start(self, wanted: Mapping[str, str | Sql92]) -> None:
         """Join the group with these subscriptions, if there are any. Raises ClientError."""
+        if isinstance(self.delivery, PollDelivery):
+            self.delivery.observer = consume_observer(self.context)
         await self.declare(wanted)
         await self._join()
 
     async def declare(self, wanted: Mapping[str, str | Sql92]) -> None:
         """Set these subscriptions, and let a broker check them. Raises ClientError."""
-        version = self.context.shared.now_ms()
+        version, full = self.context.shared.now_ms(), self.context.names.full
         for topic, expression in wanted.items():
-            self.member.subscriptions[topic] = subscribe(topic, expression, version=version)
-        await check_expressions(self.member, wanted)
+            made = subscribe(full(topic), expression, version=version)
+            self.member.subscriptions[made.topic] = made
+        await check_expressions(self.member, map(full, wanted))
 
     async def _join(self) -> None:
         self.delivery.start()
@@ -100,7 +105,20 @@ class RunningConsumer:
             self._requests.stop()
             await self.delivery.stop()
             await self.context.tasks.cancel()
-            await self.context.shared.leave(consumer_group=self.context.group)
+            await self.context.leave()
+
+    # What users see
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
+        names = self.context.names
+        return names.plain_queues(
+            (await self.context.shared.refresh(names.full(topic))).read_queues
+        )
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        return frozenset(self.context.names.plain_queues(self.member.assignments.queues))
 
     # AssignmentListener
 
@@ -144,21 +162,22 @@ class RunningPushConsumer(RunningConsumer):
         if not context.options.broadcasting:
             topics[retry_topic(context.group)] = "*"
         await self.declare(topics)
-        if trace is not None:
-            self._trace = await trace.start()
-            (self._listener or self.iterator_delivery).trace = trace
+        self._trace = None if trace is None else await trace.start()
+        observer = consume_observer(context, self._trace)
+        if observer is not None:
+            (self._listener or self.iterator_delivery).observer = observer
         await self._join()
         if isinstance(self.delivery, TaskWorkers | ThreadWorkers):
             context.tasks.run(self._fail_overdue(self.delivery))
 
     def subscribe(self, topic: str, expression: str | Sql92) -> None:
         """Add a subscription while running."""
-        version = self.context.shared.now_ms()
+        version, topic = self.context.shared.now_ms(), self.context.names.full(topic)
         self.member.subscribe(subscribe(topic, expression, version=version))
         self.context.tasks.run(self._announce([topic]))
 
     def unsubscribe(self, topic: str) -> None:
-        self.member.subscriptions.pop(topic, None)
+        self.member.subscriptions.pop(self.context.names.full(topic), None)
         self.context.tasks.run(self._announce([]))
 
     async def _announce(self, topics: list[str]) -> None:
@@ -234,6 +253,15 @@ class RunningPushConsumer(RunningConsumer):
             before = monotonic() - limit_s
             for part, message in workers.overdue(before):
                 self.acknowledger.fail(part.assigned, message, message.verdict or GROWING)
+
+
+def consume_observer(
+    context: ConsumerContext, trace: ConsumeTrace | None = None
+) -> ConsumeObserver | None:
+    """Return what is told about every delivery: the trace and the hooks, if there are any."""
+    if not context.options.hooks:
+        return trace
+    return ConsumeHooks(context.names.plain(context.group), context.options.hooks, trace)
 
 
 def _to_listener(

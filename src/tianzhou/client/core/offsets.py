@@ -1,10 +1,12 @@
-"""Offsets of consumers: where a group starts, and what a consumer that polls may commit."""
+"""Offsets of consumers: where a group starts, what a consumer that polls may commit, which offsets
+changed, and the store that a user may supply.
+"""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.assigned_queue import AssignedQueue
@@ -118,3 +120,101 @@ class PolledOffsets:
             self._returned.pop(assigned.queue, None)
             return self._allowed.pop(assigned.queue, None)
         return self._allowed.get(assigned.queue)
+
+
+class OffsetTable:
+    """Offsets by queue, and which of them changed since they were saved.
+
+    Owner: the event loop of the consumer.
+    """
+
+    def __init__(self, saved: Mapping[MessageQueue, int] | None = None) -> None:
+        self._saved = dict(saved or {})
+        self._current = dict(self._saved)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        return self._current.get(queue)
+
+    def put(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset of a queue; a reset may move it back."""
+        self._current[queue] = offset
+
+    def remove(self, queue: MessageQueue) -> None:
+        self._current.pop(queue, None)
+        self._saved.pop(queue, None)
+
+    def changed(self) -> dict[MessageQueue, int]:
+        """Return the offsets to save; pass those that were saved to `saved`."""
+        saved = self._saved
+        return {
+            queue: offset for queue, offset in self._current.items() if saved.get(queue) != offset
+        }
+
+    def saved(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._saved.update(offsets)
+
+    def all(self) -> dict[MessageQueue, int]:
+        return dict(self._current)
+
+    def of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        current = self._current
+        return {queue: current[queue] for queue in queues if queue in current}
+
+
+class RepeatedFailures:
+    """Failures of saves, which are repeated every few seconds: a log needs one line per cause."""
+
+    def __init__(self) -> None:
+        self._causes: dict[object, str] = {}
+
+    def is_new(self, key: object, error: Exception) -> bool:
+        """Record a failure; return whether the last save of this key succeeded, or failed for
+        another cause."""
+        cause = repr(error)
+        if self._causes.get(key) == cause:
+            return False
+        self._causes[key] = cause
+        return True
+
+    def end(self, key: object) -> bool:
+        """Record a success; return whether the last save of this key failed."""
+        return self._causes.pop(key, None) is not None
+
+
+class OffsetStore(Protocol):
+    """A store of the user for the offsets of a consumer: a database, a file, a key-value store.
+
+        class SqliteOffsets:
+            def load(self, group, queue):
+                row = database.execute("SELECT offset ...", (group, *key_of(queue))).fetchone()
+                return None if row is None else row[0]
+
+            def save(self, group, offsets): ...
+
+        ConsumerOptions(offset_store=SqliteOffsets())
+
+    Both methods may be functions, which are called in a thread, or coroutine functions. A consumer
+    does not call its store twice at the same time. If a method raises, the error is logged and the
+    call is repeated: the consumer waits for a queue whose offset it cannot load.
+    """
+
+    def load(self, group: str, queue: MessageQueue) -> int | Awaitable[int | None] | None:
+        """Return the offset of the next message to consume; None if the store has none."""
+        ...
+
+    def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> Awaitable[None] | None:
+        """Store these offsets; they replace those of the same queues.
+
+        A listener that stores offsets itself, in the transaction of its results, leaves this empty.
+        """
+        ...
+
+
+def checked_store(store: object) -> None:
+    """Raise UsageError unless this has the methods of an OffsetStore."""
+    for name in ("load", "save"):
+        if not callable(getattr(store, name, None)):
+            raise UsageError(
+                f"offset_store {store!r} has no method {name}; it needs load(group, queue) and "
+                "save(group, offsets)"
+            )

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.errors import ProtocolError, Retry, UsageError
 from tianzhou.base.kinds import Bytes, queue_key
+from tianzhou.client.core.namespace import Namespace
 from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import Subscription
 from tianzhou.client.errors import BadPullAnswer, ClientError, RemoteError
@@ -109,6 +110,8 @@ class PullPlan:
     bytes_max: int
     suspend_ms: int
     lite: bool = False
+    names: Namespace = Namespace()
+    """Converts the names that users see; those of the plan are names on the wire."""
 
     @property
     def takes_all(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.core.assigned_queue import AssignedQueue
+from tianzhou.client.core.namespace import without_namespace
 from tianzhou.client.core.pulling import Records
 from tianzhou.record import names
 from tianzhou.record.message import MessageView
@@ -126,6 +127,17 @@ class ReceivedMessage(MessageView):
         return self._ack_handle
 
 
+class NamespacedMessage(ReceivedMessage):
+    """A delivered message of a consumer with a namespace, which its topic does not show."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        """The topic that the message was sent to, without the namespace."""
+        return without_namespace(super().topic)
+
+
 class ConsumeResult(enum.Enum):
     """The result of a listener call. Returning None is a success, an exception is a failure.
 
@@ -233,9 +245,12 @@ class RecordSlice(NamedTuple):
     times: int
 
     def messages(self, ack_handle: AckHandle | None = None) -> list[ReceivedMessage]:
-        buffer, queue = self.records.buffer, self.assigned.queue
+        buffer, queue, kind = self.records.buffer, self.assigned.queue, ReceivedMessage
+        names = self.assigned.plan.names
+        if names.name:
+            queue, kind = names.plain_queue(queue), NamespacedMessage
         made = [
-            ReceivedMessage(buffer, start, queue, ack_handle)
+            kind(buffer, start, queue, ack_handle)
             for start in self.records.starts[self.first : self.end]
         ]
         if self.times:

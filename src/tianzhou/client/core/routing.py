@@ -5,15 +5,14 @@ The order of queues is RocketMQ's: brokers by name, then queue ids. Consumers of
 they are written in, divide this list among themselves and must see the same one.
 
 A message without a key goes to the next queue in turn, or to the fastest broker. A broker that
-failed or was slow is avoided for a while, if there is another. The duration depends on its latency;
-the table is RocketMQ's, and a failure counts as ten seconds.
+failed or was slow is avoided for a while, if there is another: `FaultAvoidance`.
 """
 
 import enum
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -163,16 +162,8 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 Pick = Callable[[TopicRoute], MessageQueue]
 """Selects the queue of a message that cannot go to any queue."""
 
-# A broker with at least this latency is avoided for the time at the same index.
-LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
-LEFT_ALONE_MS: Final = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
-FAILURE_MS: Final = 10_000
-"""The latency that a failure counts as."""
-
 _WEIGHT: Final = 0.2
 """Weight of the newest latency in the average; about the last ten count."""
-
-assert len(LATENCIES_MS) == len(LEFT_ALONE_MS)
 
 
 class QueueChoice(enum.Enum):
@@ -187,10 +178,48 @@ class QueueChoice(enum.Enum):
     LEAST_LATENCY = "least latency"
 
 
-def left_alone_ms(latency_ms: float) -> int:
-    """Return how long a broker with this latency is avoided."""
-    index = bisect_right(LATENCIES_MS, latency_ms) - 1
-    return LEFT_ALONE_MS[index] if index >= 0 else 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultAvoidance:
+    """For how long a producer avoids a broker that was slow or failed, if there is another one.
+
+    A broker whose response took at least `latency_max_ms[i]` milliseconds gets no message without a
+    key for `not_available_duration_ms[i]` milliseconds; the highest such `i` counts. The default
+    tables are those of RocketMQ 5. Raises UsageError for tables that do not fit together.
+
+        like_rocketmq_4 = FaultAvoidance(
+            latency_max_ms=(50, 100, 550, 1_000, 2_000, 3_000, 15_000),
+            not_available_duration_ms=(0, 0, 30_000, 60_000, 120_000, 180_000, 600_000),
+            failure_ms=30_000,
+        )
+        ProducerOptions(fault_avoidance=like_rocketmq_4)
+    """
+
+    latency_max_ms: Sequence[int] = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
+    not_available_duration_ms: Sequence[int] = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
+    failure_ms: int = 10_000
+    """The latency that a failure counts as."""
+
+    def __post_init__(self) -> None:
+        for name in ("latency_max_ms", "not_available_duration_ms"):
+            table: object = getattr(self, name)
+            if not isinstance(table, Sequence) or not all(
+                isinstance(value, int) and value >= 0 for value in cast("Sequence[object]", table)
+            ):
+                raise UsageError(f"{name} is {table!r}; write milliseconds such as (50, 100, 550)")
+            object.__setattr__(self, name, tuple(cast("Sequence[int]", table)))
+        latencies, durations = self.latency_max_ms, self.not_available_duration_ms
+        if list(latencies) != sorted(set(latencies)):
+            raise UsageError(f"latency_max_ms is {latencies}; each must be above the one before")
+        if len(latencies) != len(durations):
+            raise UsageError(
+                f"latency_max_ms has {len(latencies)} values and not_available_duration_ms "
+                f"{len(durations)}; each latency needs its duration"
+            )
+        if not isinstance(cast("object", self.failure_ms), int) or self.failure_ms < 0:
+            raise UsageError(f"failure_ms is {self.failure_ms!r}; it must be 0 or more")
+
+
+_BY_DEFAULT: Final = FaultAvoidance()
 
 
 class Latencies:
@@ -199,21 +228,25 @@ class Latencies:
     Owner: the event loop of the producer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, avoidance: FaultAvoidance | None = _BY_DEFAULT) -> None:
+        """None: no broker is avoided because of its latency."""
+        rules = avoidance or FaultAvoidance(latency_max_ms=(), not_available_duration_ms=())
+        self._bounds, self._durations = rules.latency_max_ms, rules.not_available_duration_ms
+        self._failure_ms = rules.failure_ms
         self._until: dict[str, float] = {}
         self._average_ms: dict[str, float] = {}
 
     def took(self, broker_name: str, latency_ms: float, now_s: float) -> None:
         average = self._average_ms.get(broker_name, latency_ms)
         self._average_ms[broker_name] = average + _WEIGHT * (latency_ms - average)
-        alone_ms = left_alone_ms(latency_ms)
-        if alone_ms:
-            self._until[broker_name] = now_s + alone_ms / 1000
+        index = bisect_right(self._bounds, latency_ms) - 1
+        if index >= 0 and self._durations[index]:
+            self._until[broker_name] = now_s + self._durations[index] / 1000
         elif self._until:  # it has recovered
             self._until.pop(broker_name, None)
 
     def failed(self, broker_name: str, now_s: float) -> None:
-        self.took(broker_name, FAILURE_MS, now_s)
+        self.took(broker_name, self._failure_ms, now_s)
 
     def is_good(self, broker_name: str, now_s: float) -> bool:
         until = self._until.get(broker_name)

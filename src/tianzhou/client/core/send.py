@@ -183,7 +183,7 @@ class SendPolicy:
     ) -> None:
         self.options = options
         self.known_route = known_route
-        self.latencies = Latencies()
+        self.latencies = Latencies(options.fault_avoidance)
         self.rotation = Rotation(options.queue_choice, self.latencies, random_index)
         self.is_closed = False
 

@@ -16,17 +16,23 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.pull_consumer import PullResult as PullResult
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
     from tianzhou.client.core.assigned_queue import FlowLimits as FlowLimits
+    from tianzhou.client.core.offsets import OffsetStore as OffsetStore
     from tianzhou.client.core.offsets import StartPosition as StartPosition
     from tianzhou.client.core.pulling import PullStatus as PullStatus
     from tianzhou.client.core.received import ConsumeResult as ConsumeResult
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
+    from tianzhou.client.core.routing import FaultAvoidance as FaultAvoidance
     from tianzhou.client.core.routing import QueueChoice as QueueChoice
     from tianzhou.client.core.send_request import Compression as Compression
     from tianzhou.client.core.send_request import SendResult as SendResult
     from tianzhou.client.core.send_request import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
     from tianzhou.client.core.transaction import TransactionState as TransactionState
+    from tianzhou.client.hooks import ConsumeContext as ConsumeContext
+    from tianzhou.client.hooks import ConsumeHook as ConsumeHook
+    from tianzhou.client.hooks import SendContext as SendContext
+    from tianzhou.client.hooks import SendHook as SendHook
     from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
     from tianzhou.client.options import ProducerOptions as ProducerOptions
@@ -46,14 +52,18 @@ __all__ = [
     "Batching",
     "ClientOptions",
     "Compression",
+    "ConsumeContext",
+    "ConsumeHook",
     "ConsumeResult",
     "ConsumerOptions",
     "Credentials",
+    "FaultAvoidance",
     "FlowLimits",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
     "MessageView",
+    "OffsetStore",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
@@ -63,6 +73,8 @@ __all__ = [
     "QueueChoice",
     "ReceivedMessage",
     "Reply",
+    "SendContext",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "Sql92",
