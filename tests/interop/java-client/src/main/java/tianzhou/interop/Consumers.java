@@ -36,7 +36,7 @@ final class Consumers {
     }
 
     /**
-     * Options: group, topic, tags or sql; orderly, broadcasting, trace; fail (how often each message
+     * Options: group, topic, tags or sql; orderly, broadcasting, trace, namespace, ip; fail (how often each message
      * is refused before it is taken), attempts (how often it comes back at most), reply (the name of
      * the producer that answers requests).
      */
@@ -45,6 +45,10 @@ final class Consumers {
             new AllocateMessageQueueAveragely(), command.has("trace"), null);
         consumer.setNamesrvAddr(probe.nameserver);
         consumer.setInstanceName(command.name);
+        consumer.setNamespace(command.get("namespace"));
+        if (command.has("ip")) {
+            consumer.setClientIP(command.get("ip"));
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);

@@ -40,7 +40,7 @@ final class Producers {
         this.probe = probe;
     }
 
-    /** Options: group, trace, compressOver, maxSize, transaction. */
+    /** Options: group, trace, compressOver, maxSize, transaction, namespace. */
     Object start(Command command) throws Exception {
         String group = command.get("group", command.name);
         DefaultMQProducer producer;
@@ -53,6 +53,7 @@ final class Producers {
         }
         producer.setNamesrvAddr(probe.nameserver);
         producer.setInstanceName(command.name);
+        producer.setNamespace(command.get("namespace"));
         producer.setSendMsgTimeout(SEND_MS);
         producer.setCompressMsgBodyOverHowmuch(command.number("compressOver", 4096));
         producer.setMaxMessageSize(command.number("maxSize", producer.getMaxMessageSize()));
