@@ -18,6 +18,7 @@ from tianzhou.testing.chaos.table import (
     SCENARIOS,
     drawn,
 )
+from tianzhou.testing.chaos.witness_faults import WITNESS_FAULTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text(encoding="utf-8")
 
@@ -31,7 +32,7 @@ def test_chaos_page_explains_every_fault() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (.+) \| ([\d.]+) s \|$", PAGE, re.MULTILINE)
     wanted = [
         (name, fault.what, f"{fault.lasts_s:g}")
-        for faults in (FAULTS, RAFT_FAULTS)
+        for faults in (FAULTS, RAFT_FAULTS, WITNESS_FAULTS)
         for name, fault in faults.items()
     ]
     assert rows == wanted
@@ -59,6 +60,12 @@ def test_fault_pairs_affect_different_targets() -> None:
     assert len(DOUBLES) >= 300
 
 
+def test_two_copies_do_not_lose_a_disk_while_one_is_away() -> None:
+    names = {scenario.name for scenario in DOUBLES if scenario.has_witness}
+    assert {"kill-follower+kill-leader/witness", "wipe-witness+kill-leader/witness"} <= names
+    assert not names & {"kill-leader+wipe-follower/witness", "damage-follower+transfer/witness"}
+
+
 def test_fault_pairs_depend_only_on_the_seed() -> None:
     first, second = ({name for name in drawn(seed) if "+" in name} for seed in (1, 2))
     assert len(first) == len(second) == DOUBLES_DRAWN
@@ -69,7 +76,12 @@ def test_fault_pairs_depend_only_on_the_seed() -> None:
 def test_fault_pairs_run_with_administrators() -> None:
     """`make chaos` runs administrators with the pairs that it draws, `make test` with one pair."""
     left_out = {name for name in drawn(1) if not SCENARIOS[name].can_be_administered}
-    assert {name.partition("/")[2] for name in left_out} <= {"raft", "af-ar/two", "sf-ar/two"}
+    assert {name.partition("/")[2] for name in left_out} <= {
+        "raft",
+        "witness",
+        "af-ar/two",
+        "sf-ar/two",
+    }
     reasons = ("failovers-", "kill-master/", "damage-follower")
     assert all(any(reason in name for reason in reasons) for name in left_out)
     assert any("+" in name for name in ADMINISTERED)

@@ -105,9 +105,15 @@ class Broker:
     """One broker of a group."""
 
     def __init__(
-        self, group: str, directory: Path, nameserver: str, settings: Mapping[str, str]
+        self,
+        group: str,
+        directory: Path,
+        nameserver: str,
+        settings: Mapping[str, str],
+        *,
+        is_witness: bool = False,
     ) -> None:
-        """`directory` has the name of the broker."""
+        """`directory` has the name of the broker. A witness is a member without messages."""
         port = spare_ports(2)
         self.group = group
         self.address = f"{HOST}:{port}"
@@ -125,8 +131,9 @@ class Broker:
             **settings,
         }
         self.configure({})
-        arguments = ["-n", nameserver, "-c", str(self._conf), "--data", str(self.data), "--no-http"]
-        self.server = Server(directory.name, ["broker", *arguments], directory)
+        where = ["-c", str(self._conf), "--data", str(self.data)]
+        arguments = ["witness"] if is_witness else ["broker", "-n", nameserver, "--no-http"]
+        self.server = Server(directory.name, [*arguments, *where], directory)
 
     def configure(self, changes: Mapping[str, str]) -> None:
         """Change settings for the next start."""
@@ -174,9 +181,12 @@ class Cluster:
         self.names.start()
         self.names.wait_ready()
 
-    def add(self, group: str, name: str, settings: Mapping[str, str]) -> Broker:
-        """Add a broker without starting it."""
-        made = Broker(group, self.directory / name, self.nameserver, settings)
+    def add(
+        self, group: str, name: str, settings: Mapping[str, str], *, is_witness: bool = False
+    ) -> Broker:
+        """Add a broker or a witness without starting it."""
+        place = self.directory / name
+        made = Broker(group, place, self.nameserver, settings, is_witness=is_witness)
         self.brokers.append(made)
         return made
 

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
@@ -141,7 +141,8 @@ def _cut_all(links: list[Link]) -> None:
         link.cut()
 
 
-def _heal_all(stage: Stage) -> None:
+def heal_all(stage: Stage) -> None:
+    """End what was done to links."""
     stage.cluster.proxies.heal()
 
 
@@ -171,7 +172,7 @@ def _restart_each(stage: Stage) -> None:
         stage.cluster.start([broker])
 
 
-def _wipe(broker: Broker) -> None:
+def wipe(broker: Broker) -> None:
     """Replace the broker's disk with an empty one."""
     broker.server.kill()
     for path in broker.data.iterdir():  # the directory itself may be a mount point
@@ -179,7 +180,7 @@ def _wipe(broker: Broker) -> None:
 
 
 def _wipe_follower(stage: Stage) -> None:
-    _wipe(stage.slave)
+    wipe(stage.slave)
 
 
 def _remove_member(stage: Stage) -> None:
@@ -190,7 +191,7 @@ def _remove_member(stage: Stage) -> None:
         command("raft", "remove", member.group, member.raft_id, "-n", names, "--yes")
     except ProcessFailed:
         return
-    _wipe(member)
+    wipe(member)
 
 
 def _add_member(stage: Stage) -> None:
@@ -349,27 +350,27 @@ RAFT_FAULTS: Final = {
         touches=SLAVE,
     ),
     "cut-leader": Fault(
-        "leader cut off", lambda stage: _cut_all(stage.around(stage.master)), _heal_all,
+        "leader cut off", lambda stage: _cut_all(stage.around(stage.master)), heal_all,
         lasts_s=4.0, silence_s_max=5.0,
         touches=LINKS,
     ),
     "cut-from-leader": Fault(
         "cut from the leader to all", lambda stage: _cut_all(stage.from_master()),
-        _heal_all, lasts_s=4.0, silence_s_max=5.0,
+        heal_all, lasts_s=4.0, silence_s_max=5.0,
         touches=LINKS,
     ),
     "cut-to-leader": Fault(
         "cut from all to the leader", lambda stage: _cut_all(stage.to_master()),
-        _heal_all, lasts_s=4.0, silence_s_max=5.0,
+        heal_all, lasts_s=4.0, silence_s_max=5.0,
         touches=LINKS,
     ),
     "cut-follower": Fault(
-        "follower cut off", lambda stage: _cut_all(stage.around(stage.slave)), _heal_all,
+        "follower cut off", lambda stage: _cut_all(stage.around(stage.slave)), heal_all,
         touches=LINKS,
     ),
-    "slow-members": Fault("slow links between all members", _slow_all, _heal_all, touches=LINKS),
+    "slow-members": Fault("slow links between all members", _slow_all, heal_all, touches=LINKS),
     "garbage-members": Fault(
-        "garbage on the ports of members", _intrude_members, _heal_all, touches=LINKS
+        "garbage on the ports of members", _intrude_members, heal_all, touches=LINKS
     ),
     "wipe-follower": Fault(
         "loss of a follower's disk", _wipe_follower, _start_slave, lasts_s=0.5, touches=SLAVE
@@ -401,7 +402,7 @@ RAFT_FAULTS: Final = {
 }  # fmt: skip
 """On three members of a Raft group."""
 
-NEEDS_SMALL_DISKS: Final = frozenset({"fill-leader", "fill-follower"})
+NEEDS_SMALL_DISKS: Final = frozenset({"fill-leader", "fill-follower", "fill-witness"})
 
 
 # Two faults at once
@@ -440,16 +441,14 @@ def both(first: Fault, second: Fault) -> Fault:
     )
 
 
-def fault_named(name: str, *, is_raft: bool) -> Fault:
+def fault_named(name: str, table: Mapping[str, Fault]) -> Fault:
     """A fault of the table, or two of them: `cut-leader+kill-follower`."""
-    table = RAFT_FAULTS if is_raft else FAULTS
     first, _, second = name.partition("+")
     return both(table[first], table[second]) if second else table[first]
 
 
-def can_be_both(first: str, second: str, *, is_raft: bool) -> bool:
+def can_be_both(first: str, second: str, table: Mapping[str, Fault]) -> bool:
     """Whether the second fault has a target while the first is active."""
-    table = RAFT_FAULTS if is_raft else FAULTS
     if {first, second} & UNCOMBINED or table[first].touches & table[second].touches:
         return False
     # A promotion needs a slave and a NameServer that respond.

@@ -8,7 +8,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,12 +18,19 @@ from typing import Final
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.checkers import complaints
 from tianzhou.testing.chaos.cluster import Mode, wait_for
-from tianzhou.testing.chaos.faults import PROMOTIONS, Fault, fault_named
+from tianzhou.testing.chaos.faults import (
+    FAULTS,
+    PROMOTIONS,
+    RAFT_FAULTS,
+    Fault,
+    fault_named,
+)
 from tianzhou.testing.chaos.guarantees import Guarantees
 from tianzhou.testing.chaos.history import History, Kind, Outcome, Trouble
 from tianzhou.testing.chaos.load import Foreigners, Load
 from tianzhou.testing.chaos.producing import Pace
 from tianzhou.testing.chaos.stage import Shape, Stage, set_up
+from tianzhou.testing.chaos.witness_faults import PAIR_FAULTS
 from tianzhou.testing.kit.patience import recent_crowding
 
 BEFORE: Final = 300
@@ -60,7 +67,18 @@ class Scenario:
 
     @property
     def is_raft(self) -> bool:
-        return self.shape in (shapes.raft, shapes.raft_on_small_disks)
+        return self.shape in (shapes.raft, shapes.raft_on_small_disks) or self.has_witness
+
+    @property
+    def has_witness(self) -> bool:
+        return self.shape in (shapes.witnessed, shapes.witnessed_on_small_disks)
+
+    @property
+    def table(self) -> Mapping[str, Fault]:
+        """The faults of this shape."""
+        if self.has_witness:
+            return PAIR_FAULTS
+        return RAFT_FAULTS if self.is_raft else FAULTS
 
     @property
     def can_be_administered(self) -> bool:
@@ -73,14 +91,14 @@ class Scenario:
     @property
     def name(self) -> str:
         if self.is_raft:
-            return f"{self.fault}/raft"
+            return f"{self.fault}/{'witness' if self.has_witness else 'raft'}"
         shape = "" if self.shape is shapes.pair else f"/{self.shape.__name__}"
         return f"{self.fault}/{self.mode.short}{shape}"
 
     @property
     def what(self) -> Fault:
         """The fault; only for scenarios without rounds."""
-        return fault_named(self.fault, is_raft=self.is_raft)
+        return fault_named(self.fault, self.table)
 
     @property
     def kills_masters(self) -> bool:

@@ -20,6 +20,7 @@ from tianzhou.testing.chaos.proxy import Link
 LEVEL_S: Final = 30.0
 LEADER_S: Final = 20.0
 MEMBERS_OF_RAFT: Final = 3
+WITNESS: Final = "w"
 DISK_BYTES: Final = 64 << 20
 
 _LEADS: Final = re.compile(r"^(\S+ \S+),(\d{3}) \w+ +raft\.serves ", re.MULTILINE)
@@ -60,6 +61,11 @@ class Stage:
     def third(self) -> Broker:
         """The other follower of a Raft group."""
         return self.groups[0][2]
+
+    @property
+    def witness(self) -> Broker:
+        """The witness of two copies, which is in no group."""
+        return next(broker for broker in self.cluster.brokers if broker.raft_id == WITNESS)
 
     @property
     def ha_link(self) -> Link:
@@ -211,7 +217,15 @@ def pair(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
 def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
     """Three members that elect their master; each pair is connected through two proxies, so that
     every direction of every link can be cut."""
-    names = [f"n{rank}" for rank in range(MEMBERS_OF_RAFT)]
+    return _group(cluster, mode, dice, [f"n{rank}" for rank in range(MEMBERS_OF_RAFT)])
+
+
+def witnessed(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
+    """Two members and a witness, connected in the same way."""
+    return _group(cluster, mode, dice, ["n0", "n1", WITNESS])
+
+
+def _group(cluster: Cluster, mode: Mode, dice: Random, names: list[str]) -> Stage:
     at = {name: f"{HOST}:{spare_ports(1)}" for name in names}
     links = {
         (one, other): cluster.proxies.link(f"{one} to {other}", at[other])
@@ -229,17 +243,28 @@ def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
             "raft_id": name,
             "raft_new": "true",
             "raft_peers": ";".join(f"{other}={peers[other]}" for other in names),
+            "raft_witness": WITNESS if WITNESS in names else "",
         }
-        members[name] = cluster.add("raft-a", f"raft-a-{name}", settings)
+        is_witness = name == WITNESS
+        members[name] = cluster.add("raft-a", f"raft-a-{name}", settings, is_witness=is_witness)
         members[name].raft_id, members[name].raft_address = name, at[name]
     edges = [Edge(members[one], members[other], link) for (one, other), link in links.items()]
-    return Stage(cluster, mode, dice, [list(members.values())], edges)
+    copies = [member for name, member in members.items() if name != WITNESS]
+    return Stage(cluster, mode, dice, [copies], edges)
 
 
 def raft_on_small_disks(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
     """The same, each member with a separate disk that can be filled."""
-    stage = raft(cluster, mode, dice)
-    for broker in cluster.brokers:
+    return _on_small_disks(raft(cluster, mode, dice))
+
+
+def witnessed_on_small_disks(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
+    """Two members and a witness, each with a separate disk that can be filled."""
+    return _on_small_disks(witnessed(cluster, mode, dice))
+
+
+def _on_small_disks(stage: Stage) -> Stage:
+    for broker in stage.cluster.brokers:
         broker.mount_disk(DISK_BYTES)
     return stage
 

@@ -1,13 +1,20 @@
 """All scenarios, by name. `make chaos` plays them; `make test` plays those in QUICK."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from random import Random
 from typing import Final
 
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.cluster import MODES, Mode
-from tianzhou.testing.chaos.faults import FAULTS, NEEDS_SMALL_DISKS, RAFT_FAULTS, can_be_both
+from tianzhou.testing.chaos.faults import (
+    FAULTS,
+    NEEDS_SMALL_DISKS,
+    RAFT_FAULTS,
+    Fault,
+    can_be_both,
+)
 from tianzhou.testing.chaos.scenarios import Scenario, failovers
+from tianzhou.testing.chaos.witness_faults import PAIR_FAULTS, leaves_a_copy
 
 SAFE_AND_FAST: Final = (Mode(), Mode(sync_flush=True, sync_replication=True))
 DOUBLES_DRAWN: Final = 40
@@ -25,24 +32,31 @@ def _in_group(fault: str) -> Scenario:
     return Scenario(fault, Mode(), shapes.raft_on_small_disks if small else shapes.raft)
 
 
-def _doubles(table: Iterable[str], *, is_raft: bool) -> list[str]:
+def _of_pair(fault: str) -> Scenario:
+    small = NEEDS_SMALL_DISKS & {*fault.split("+")}
+    return Scenario(fault, Mode(), shapes.witnessed_on_small_disks if small else shapes.witnessed)
+
+
+def _doubles(table: Mapping[str, Fault]) -> list[str]:
     return [
         f"{first}+{second}"
         for first in table
         for second in table
-        if can_be_both(first, second, is_raft=is_raft)
+        if can_be_both(first, second, table)
     ]
 
 
 GROUPS: Final = tuple(_in_group(fault) for fault in RAFT_FAULTS)
+WITNESSED: Final = tuple(_of_pair(fault) for fault in PAIR_FAULTS)
 DOUBLES: Final = tuple(
-    [Scenario(name, mode) for name in _doubles(FAULTS, is_raft=False) for mode in SAFE_AND_FAST]
-    + [_in_group(name) for name in _doubles(RAFT_FAULTS, is_raft=True)]
+    [Scenario(name, mode) for name in _doubles(FAULTS) for mode in SAFE_AND_FAST]
+    + [_in_group(name) for name in _doubles(RAFT_FAULTS)]
+    + [_of_pair(name) for name in _doubles(PAIR_FAULTS) if leaves_a_copy(*name.split("+"))]
 )
 """Every pair of faults that can coincide: too many for one run, so a random sample is used."""
 FAILOVERS: Final = tuple(failovers(rank, rounds=20) for rank in range(10))
 
-ALWAYS: Final = (*SINGLES, *PAIRS, *GROUPS, *FAILOVERS)
+ALWAYS: Final = (*SINGLES, *PAIRS, *GROUPS, *WITNESSED, *FAILOVERS)
 SCENARIOS: Final = {scenario.name: scenario for scenario in (*ALWAYS, *DOUBLES)}
 
 
@@ -71,6 +85,10 @@ QUICK: Final = (
     "fill-leader+transfer/raft",
     "pause-leader+kill-follower/raft",
     "reconfigure+kill-leader/raft",
+    "kill-leader/witness",
+    "pause-follower/witness",
+    "cut-leader+kill-witness/witness",
+    "kill-follower+kill-leader/witness",
 )
 """Those that differ most: each fault and each mode, few of both."""
 
