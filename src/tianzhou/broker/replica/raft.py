@@ -45,6 +45,9 @@ log: Final = logging.getLogger("tianzhou.raft")
 
 HAND_OVER_S: Final = 1.0
 """How long a leader that stops waits for its successor."""
+KEEP_UP_S: Final = 2.0
+"""How long a leader that stops waits for a copy that has just started: until it keeps up, some
+messages are on this disk alone, and no other member can be elected."""
 _PAUSE_S: Final = 0.02
 _TICKS_PER_SECOND: Final = 10
 
@@ -274,6 +277,10 @@ class RaftMode:
         self._attached.read_soon.cancel()
 
     async def _hand_over(self) -> None:
+        for _ in range(round(KEEP_UP_S / _PAUSE_S)):
+            if not self.group.needs_witness:
+                break
+            await asyncio.sleep(_PAUSE_S)
         heir = self.group.best_heir()
         if not self.group.is_leading or heir is None:
             return
