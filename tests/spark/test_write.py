@@ -1,9 +1,11 @@
 """Writes: every column, order, delays and retried batches; also read by RocketMQ's C++ client."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, lit
 
@@ -12,7 +14,7 @@ from clients.server_process import ServerProcess
 from clients.waiting import wait_until
 from spark.conftest import Tables
 from spark.filling import Filling
-from tianzhou.spark.idempotence import MARK_PROPERTY
+from tianzhou.spark.idempotence import MARK_PROPERTY, PROGRESS_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -150,6 +152,14 @@ def forget_last_batch(place: Path) -> None:
             path.unlink()
 
 
+def forget_sink_commit(place: Path, began: dict[str, object]) -> None:
+    """As if the driver had been killed before the sink recorded that its last batch was done."""
+    progress = json.loads((place / PROGRESS_FILE).read_text())
+    committed = progress["committed"] - 1
+    kept = {"query": progress["query"], "committed": committed, "began": began}
+    (place / PROGRESS_FILE).write_text(json.dumps(kept))
+
+
 def test_stream_write_marks_a_retried_batch(
     tables: Tables, filling: Filling, topic: str, tmp_path: Path
 ) -> None:
@@ -168,14 +178,28 @@ def test_idempotent_retry_adds_no_duplicates(
 ) -> None:
     bodies = filling.many(topic, 1_000)
     target = f"{topic}-copy"
-    options = {"idempotent": True, "group": f"writer-{topic}"}
-    copy(tables, topic, target, tmp_path, **options)
+    copy(tables, topic, target, tmp_path, idempotent=True)
     forget_last_batch(tmp_path)
-    copy(tables, topic, target, tmp_path, **options)
+    copy(tables, topic, target, tmp_path, idempotent=True)
     assert tables.bodies(target) == bodies
     bodies += filling.many(topic, 100, first=1_000)
-    copy(tables, topic, target, tmp_path, **options)
+    copy(tables, topic, target, tmp_path, idempotent=True)
     assert tables.bodies(target) == bodies
+
+
+def test_idempotent_retry_finds_rows_however_old_they_are(
+    tables: Tables, filling: Filling, topic: str, tmp_path: Path
+) -> None:
+    """The driver was killed in the first micro-batch, which created the topic; the broker has no
+    offset of the query, and the topic has grown since. Nothing here depends on a clock."""
+    bodies = filling.many(topic, 300)
+    target = f"{topic}-copy"
+    copy(tables, topic, target, tmp_path, idempotent=True)
+    others = filling.many(target, 500, first=5_000)
+    forget_last_batch(tmp_path)
+    forget_sink_commit(tmp_path, began={})
+    copy(tables, topic, target, tmp_path, idempotent=True)
+    assert tables.bodies(target) == sorted(bodies + others)
 
 
 def test_idempotent_retry_adds_missing_rows(
@@ -183,9 +207,8 @@ def test_idempotent_retry_adds_missing_rows(
 ) -> None:
     """A batch whose first half was written before the driver was killed."""
     filling.many(topic, 300)
-    options = {"idempotent": True, "group": f"writer-{topic}"}
     target = f"{topic}-copy"
-    copy(tables, topic, target, tmp_path, **options)
+    copy(tables, topic, target, tmp_path, idempotent=True)
     whole = tables.read(target).collect()
     half = f"{topic}-half"
     filling.create(half, 4)
@@ -194,6 +217,18 @@ def test_idempotent_retry_adds_missing_rows(
         filling.send(half, bytes(row.body), queue=row.queueId, **kept)
     # The same query, according to its checkpoint, with its batch not done.
     forget_last_batch(tmp_path)
-    copy(tables, topic, half, tmp_path, **options)
+    forget_sink_commit(tmp_path, began={})
+    copy(tables, topic, half, tmp_path, idempotent=True)
     rows = tables.read(half).collect()
     assert sorted(bytes(r.body) for r in rows) == sorted(bytes(r.body) for r in whole)
+
+
+def test_idempotent_stream_rejects_a_lost_record(
+    tables: Tables, filling: Filling, topic: str, tmp_path: Path
+) -> None:
+    filling.many(topic, 10)
+    copy(tables, topic, f"{topic}-copy", tmp_path, idempotent=True)
+    (tmp_path / PROGRESS_FILE).unlink()
+    filling.many(topic, 10, first=10)
+    with pytest.raises(StreamingQueryException, match="it cannot be known which rows are stored"):
+        copy(tables, topic, f"{topic}-copy", tmp_path, idempotent=True)

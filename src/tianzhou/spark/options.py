@@ -358,6 +358,8 @@ class WriteOptions:
     topic: str | None
     group: str
     idempotent: bool
+    checkpoint: str | None = None
+    """Where an idempotent stream keeps its progress."""
 
 
 def write_options_of(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
@@ -366,17 +368,22 @@ def write_options_of(given: Mapping[str, str], *, is_stream: bool) -> WriteOptio
     idempotent = found.get("idempotent", False)
     if idempotent and "topic" not in found:
         raise SourceError("MISSING_OPTION", "idempotent=true needs the option topic")
-    if idempotent and is_stream and "group" not in found:
-        raise SourceError(
-            "MISSING_OPTION",
-            "idempotent=true needs the option group: the broker stores under this name where the "
-            "topic ended when the query's last micro-batch started",
-        )
+    checkpoint = None
+    if idempotent and is_stream:
+        by_name = {name.lower(): value for name, value in given.items()}
+        checkpoint = by_name.get("checkpointlocation")
+        if not checkpoint:
+            raise SourceError(
+                "MISSING_OPTION",
+                "idempotent=true needs the option checkpointLocation at this query: the sink keeps "
+                "there where its last micro-batch began",
+            )
     return WriteOptions(
         cluster=_cluster(found),
         topic=found.get("topic"),
         group=found.get("group", "spark"),
         idempotent=idempotent,
+        checkpoint=checkpoint,
     )
 
 

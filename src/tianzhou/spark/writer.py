@@ -5,7 +5,6 @@ The first half maps rows to messages: allowed columns, and how each becomes part
 """
 
 import secrets
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,23 +42,21 @@ from tianzhou.spark.errors import SourceError
 from tianzhou.spark.idempotence import (
     MARK_PROPERTY,
     EarlierWrites,
+    SinkProgress,
+    SinkProgressFile,
     Task,
     digest_of,
     missing_entries,
     property_values,
 )
 from tianzhou.spark.options import WriteOptions
-from tianzhou.spark.plan import OffsetJson, Offsets, from_json, to_json
+from tianzhou.spark.plan import Offsets, from_json, to_json
 from tianzhou.wire.queues import MessageQueue
 
 T = TypeVar("T")
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-_LOOK_BACK_MS: Final = 10 * 60_000
-"""How far back to search for written messages if the broker has no offset for the group. It may
-have lost the offset in a crash, a few seconds after the commit."""
-
 
 _WHOLE: Final = (ShortType(), IntegerType(), LongType())
 
@@ -209,8 +206,7 @@ class TaskResult(WriterCommitMessage):
 
     rows: int
     """Messages stored by this attempt."""
-    began: OffsetJson
-    """Where the topic's queues ended when the task started."""
+    query: str
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -227,46 +223,41 @@ class TopicWriter(DataSourceArrowWriter):
         context = _task_context()
         task = Task(self._job, 0, context.partitionId())
         repeated = self._options.idempotent and context.attemptNumber() > 0
-        look_from = from_json(self._began) if repeated else None
-        return _write(self._options, task, iterator, look_from)
+        search_from = from_json(self._began) if repeated else None
+        return _write(self._options, task, iterator, search_from)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a query."""
+    """Writes one micro-batch of a query. Spark creates it on the driver."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
-        # Spark creates a writer per micro-batch; retrying lets a running query survive the
-        # restart of a broker.
+        self._progress = SinkProgress()
+        # Retrying lets a running query survive the restart of a broker.
         with _translated_errors(options), options.cluster.connect() as brokers:
             ends = _retrying(brokers, lambda: _check_topic(brokers, options))
-            if options.idempotent:
-                _retrying(brokers, lambda: _commit_start(brokers, options.group, ends))
+            if options.checkpoint is not None:
+                file = SinkProgressFile(options.checkpoint)
+                earliest = _retrying(brokers, lambda: brokers.min_offsets(ends))
+                self._progress = file.open(file.load(), ends, earliest)
 
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = _task_context()
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         assert query is not None, "not a task of a streaming query"
         assert batch is not None
+        if self._progress.has_stored(query, int(batch)):
+            return TaskResult(0, query)
         task = Task(query, int(batch), context.partitionId())
-        look_from: Offsets | None = None
-        if self._options.idempotent:
-            with _translated_errors(self._options), self._options.cluster.connect() as brokers:
-                look_from = _retrying(
-                    brokers,
-                    lambda: brokers.committed(self._options.group, _queues(brokers, self._options)),
-                )
-        return _write(self._options, task, iterator, look_from)
+        return _write(self._options, task, iterator, self._progress.began)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit where this batch started: a later retry need not search further back."""
-        began = [from_json(done.began) for done in messages if isinstance(done, TaskResult)]
-        if not self._options.idempotent or not began:
-            return
-        earliest = {queue: min(at[queue] for at in began if queue in at) for queue in began[0]}
-        with _translated_errors(self._options), self._options.cluster.connect() as brokers:
-            _retrying(brokers, lambda: brokers.commit(self._options.group, earliest))
+        """Record that the micro-batch is stored: if Spark repeats it, nothing is written."""
+        queries = {done.query for done in messages if isinstance(done, TaskResult)}
+        if self._options.checkpoint is not None and queries:
+            file = SinkProgressFile(self._options.checkpoint)
+            file.commit(self._progress, queries.pop(), batchId)
 
 
 def _task_context() -> TaskContext:
@@ -301,22 +292,14 @@ def _retrying(brokers: Brokers, act: Callable[[], T]) -> T:
     return brokers.persist(act, on_failure=brokers.forget)
 
 
-def _commit_start(brokers: Brokers, group: str, ends: Offsets) -> None:
-    """Commit a start offset before the query's first message is written."""
-    missing = ends.keys() - brokers.committed(group, ends).keys()
-    now_ms = time.time_ns() // 1_000_000
-    if missing:
-        brokers.commit(group, brokers.offsets_at(missing, now_ms - _LOOK_BACK_MS))
-
-
 def _write(
-    options: WriteOptions, task: Task, batches: Iterator[Batch], look_from: Offsets | None
+    options: WriteOptions, task: Task, batches: Iterator[Batch], search_from: Offsets | None
 ) -> TaskResult:
     with _translated_errors(options), options.cluster.connect() as brokers:
         began = _retrying(brokers, lambda: _ends(brokers, options))
         written = EarlierWrites(task)
-        if look_from is not None:
-            spans = {queue: (look_from.get(queue, 0), end) for queue, end in began.items()}
+        if search_from is not None:
+            spans = {queue: (search_from.get(queue, 0), end) for queue, end in began.items()}
             for mark in property_values(brokers, spans, MARK_PROPERTY):
                 written.record(mark)
         builder = _EntryBuilder(options, task, written)
@@ -336,7 +319,7 @@ def _write(
                 send(row.topic, entry, row.sharding_key)
                 count += 1
         sender.flush()
-    return TaskResult(count, to_json(began))
+    return TaskResult(count, task.query)
 
 
 class _EntryBuilder:

@@ -58,7 +58,6 @@ def main() -> None:
         .option("retryTimeout", RETRY)
         .option("topic", f"{topic}-copy")
         .option("idempotent", "true")
-        .option("group", f"{topic}-copier")
         .option("checkpointLocation", f"{place}/to-topic")
         .start()
     )

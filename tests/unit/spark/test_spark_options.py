@@ -138,8 +138,10 @@ def test_options_hide_secrets() -> None:
 def test_write_options_are_validated() -> None:
     found = write_options_of(ORDERS, is_stream=True)
     assert (found.topic, found.group, found.idempotent) == ("orders", "spark", False)
-    with pytest.raises(SourceError, match="idempotent=true needs the option group"):
+    with pytest.raises(SourceError, match="needs the option checkpointLocation at this query"):
         write_options_of(ORDERS | {"idempotent": "true"}, is_stream=True)
+    given = ORDERS | {"idempotent": "true", "checkpointLocation": "x"}
+    assert write_options_of(given, is_stream=True).checkpoint == "x"
     with pytest.raises(SourceError, match="idempotent=true needs the option topic"):
         write_options_of(NAMESERVER | {"idempotent": "true"}, is_stream=False)
     with pytest.raises(SourceError, match="option nameserver is missing"):

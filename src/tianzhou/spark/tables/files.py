@@ -3,6 +3,7 @@
 Names are relative to the table's directory, with `/` as separator.
 """
 
+import os
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -47,12 +48,17 @@ class Files:
         return self._files.open_input_file(self._place(name))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file atomically: readers see all of it or nothing."""
+        """Write a file atomically: readers see all of it or nothing. A power cut loses it only on
+        file systems other than the local one, if these acknowledge what they may lose."""
         self._make_parent(name)
         fresh = f"{name}.new"
         with self._files.open_output_stream(self._place(fresh)) as file:
             file.write(data)
+        if isinstance(self._files, _fs.LocalFileSystem):
+            _sync(self._place(fresh))
         self._files.move(self._place(fresh), self._place(name))
+        if isinstance(self._files, _fs.LocalFileSystem):
+            _sync(self._place(name.rpartition("/")[0]))
 
     def move(self, name: str, to: str) -> None:
         self._make_parent(to)
@@ -73,3 +79,12 @@ class Files:
 
     def _place(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
+
+
+def _sync(place: str) -> None:
+    """Wait until a file or directory of the local disk is durable."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
