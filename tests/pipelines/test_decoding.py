@@ -28,6 +28,15 @@ def test_json_with_a_schema_is_decoded_or_quarantined(place: Place) -> None:
         b"[1, 2]": "the body is not a JSON object",
         b'{"city": "x", "amount": "x"}': "schema: amount is not of type decimal(18,2)",
         b'{"amount": 5}': "does not match the schema: city is missing",
+        b'{"city": "x", "amount": 1}{"city": "y", "amount": 2}': "more than one JSON value",
+        b'{"city": "x"}, {"city": "y"}': "more than one JSON value",
+        b'{"city": "x"}] [{"city": "y"}': "more than one JSON value",
+        b'{"city": "x"} done': "more than one JSON value, or text after it",
+        b"{'city': 'x'}": "is not strict JSON: it repeats a name, or has single quotes",
+        b'{"city": "x", "city": "y"}': "is not strict JSON: it repeats a name",
+        b'{"city": "x", "amount": 6.005}': "amount has more digits than decimal(18,2) holds",
+        b'{"city": "x", "amount": 12345678901234567.5}': "amount",
+        "{'city': '大连'}".encode("gbk"): "the body is not UTF-8 text",
     }
     place.send(topic, [{"city": "北京", "amount": 1.25, "more": 1}, {"city": "长春"}])
     place.send(topic, list(bad))
@@ -39,6 +48,45 @@ def test_json_with_a_schema_is_decoded_or_quarantined(place: Place) -> None:
     assert found.keys() == bad.keys()
     for body, reason in bad.items():
         assert reason in found[body]
+
+
+def test_json_numbers_are_rounded_only_on_request(place: Place) -> None:
+    topic = place.topic()
+    place.send(topic, [b'{"amount": 6.005, "parts": [{"price": 0.125}]}', b'{"amount": 6.1}'])
+    decode = (
+        'decode: {format: json, rounding: true, schema: "amount DECIMAL(18,2), '
+        'parts ARRAY<STRUCT<price: DECIMAL(9,2)>>"}\n'
+    )
+    place.run(place.pipeline(f"name: rounded\n{decode}{SINK}", topic))
+    rows = place.rows("out", "body.amount", "body.parts.price")
+    assert {row.amount for row in rows} == {Decimal("6.01"), Decimal("6.10")}
+    exact = decode.replace("rounding: true, ", "") + SINK.replace("out", "exact")
+    place.run(place.pipeline(f"name: exact\n{exact}", topic))
+    assert [row.amount for row in place.rows("exact", "body.amount")] == [Decimal("6.10")]
+    (reason,) = quarantined(place, "exact").values()
+    assert "amount has more digits than decimal(18,2) holds" in reason
+    assert "parts has more digits than array<struct<price:decimal(9,2)>> holds" in reason
+
+
+@pytest.mark.parametrize("charset", ["gbk", "GB18030"])
+def test_json_in_another_charset_is_decoded(place: Place, charset: str) -> None:
+    topic = place.topic()
+    place.send(topic, ['{"city": "大连"}'.encode(charset), b'{"city": "\x80\xff"}'])
+    decode = f"decode: {{format: json, charset: {charset}, schema: city STRING}}\n"
+    place.run(place.pipeline(f"name: chinese\n{decode}{SINK}", topic))
+    assert [row.city for row in place.rows("out", "body.city")] == ["大连"]
+    (reason,) = quarantined(place, "chinese").values()
+    assert reason == f"the body is not {charset.upper()} text"
+
+
+def test_bodies_with_the_prefix_of_a_registry_are_decoded(place: Place) -> None:
+    topic = place.topic()
+    place.send(topic, [b'\x00\x00\x00\x00\x07{"city": "Ulm"}', b'{"city": "Bonn"}'])
+    decode = "decode: {format: json, framing: confluent, schema: city STRING}\n"
+    place.run(place.pipeline(f"name: framed\n{decode}{SINK}", topic))
+    assert [row.city for row in place.rows("out", "body.city")] == ["Ulm"]
+    (reason,) = quarantined(place, "framed").values()
+    assert reason == "the body has no prefix of a schema registry"
 
 
 def test_inferred_json_schema_gains_columns(place: Place) -> None:
@@ -116,6 +164,14 @@ def test_avro_is_decoded_or_quarantined(place: Place) -> None:
     assert (row.city, row.state, row["items"], row.notes) == ("北京", "PAID", [1, 2], {"a": "b"})
     assert row.at.timestamp() == pytest.approx(1_700_000_000)
     assert quarantined(place, "avro").keys() == {good[:-3], good + b"x"}
+    framed = place.topic()
+    place.send(framed, [b"\x00\x00\x00\x00\x09" + good, b"\x07" + good])
+    place.run(
+        place.pipeline(
+            text.replace("avsc}", "avsc, framing: confluent}").replace("out", "framed"), framed
+        )
+    )
+    assert [row.city for row in place.rows("framed", "body.city")] == ["北京"]
     with pytest.raises(PipelineError, match=r"other\.avsc cannot be read"):
         place.run(place.pipeline(text.replace("payment", "other"), topic))
 
@@ -138,6 +194,17 @@ def test_protobuf_is_decoded_or_quarantined(place: Place) -> None:
     assert (row.notes, row.inner) == ({"a": 7}, None)
     assert row.at.timestamp() == pytest.approx(1_700_000_000)
     assert quarantined(place, "proto").keys() == {b"\x0a\xff"}
+    framed = place.topic()
+    serialized = value.SerializeToString()
+    prefix = b"\x00\x00\x00\x00\x09"
+    place.send(framed, [prefix + b"\x00" + serialized, prefix + b"\x02\x00" + serialized, prefix])
+    place.run(
+        place.pipeline(
+            text.replace("Payment}", "Payment, framing: confluent}").replace("out", "framed"),
+            framed,
+        )
+    )
+    assert [row.city for row in place.rows("framed", "body.city")] == ["北京"] * 2
     with pytest.raises(PipelineError, match=r"has no message 'shop\.Nothing'"):
         place.run(place.pipeline(text.replace("shop.Payment", "shop.Nothing"), topic))
 

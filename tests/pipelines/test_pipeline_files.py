@@ -64,8 +64,17 @@ def test_pipeline_file_with_every_key_is_parsed() -> None:
         (("path: lake", "pfad: lake"), 10, "allowed are path, date, partitionBy"),
         (("    path: lake\n", ""), 9, "missing required field `path`"),
         (("type: parquet", "type: parkett"), 9, "types are parquet, topic, jdbc, console"),
+        (("format: json", "format: json\n  charset: klingon"), 7, "is not a charset; use utf-8"),
         (("format: json", "format: xml"), 6, "allowed are avro, json, protobuf, raw, text"),
         (("decode:", "dekode:"), 5, "did you mean 'decode'"),
+        (
+            (
+                "type: parquet\n    path: lake",
+                "{type: jdbc, url: jdbc:db2:x, table: t, keys: [a]}",
+            ),
+            9,
+            "keys are not supported for 'db2'; supported are postgresql",
+        ),
         (("name: cities", "name: all cities"), 1, "name"),
         (("name: cities", "name: 7"), 1, "expected `str`, got `int`"),
         (("name: cities\n", ""), 1, "missing required field `name`"),

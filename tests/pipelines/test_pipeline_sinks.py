@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.conftest import Place
+from tianzhou.spark.pipelines.database import ToDatabase
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.model import JdbcSink
-from tianzhou.spark.pipelines.sinks import ToDatabase
 
 JSON = 'decode: {format: json, schema: "city STRING, amount INT, at TIMESTAMP"}\n'
 
@@ -68,6 +68,27 @@ def test_windows_close_when_the_watermark_has_passed(place: Place) -> None:
     ]
 
 
+def test_an_event_from_the_future_does_not_stop_an_aggregate(place: Place) -> None:
+    topic = place.topic()
+    text = (
+        f"name: future\n{JSON}"
+        "transform:\n  watermark: {column: body.at, delay: 2 minutes}\n"
+        "  window: {size: 1 minute, select: {n: count(*)}}\n"
+        "sinks: [{type: parquet, path: out}]\n"
+    )
+    pipeline = place.pipeline(text, topic)
+    for at in ("2099-01-01T00:00:00Z", "2026-11-16T08:05:00Z", "2026-11-16T08:09:00Z"):
+        place.send(topic, [{"amount": 1, "at": at}])
+        place.run(pipeline)
+    rows = place.rows("out", "window.start", "n")
+    assert [(row.start.minute, row.n) for row in rows] == [(5, 1)]
+    (bad,) = place.rows("checkpoints/future/quarantine", "body", "reason")
+    assert b"2099" in bytes(bad.body)
+    assert bad.reason == (
+        "the event time 2099-01-01 00:00:00 is more than 1h after the message was stored"
+    )
+
+
 def test_topic_sink_writes_messages(place: Place) -> None:
     topic, other = place.topic(), place.topic("other")
     place.send(topic, [{"city": "Ulm", "amount": n} for n in range(50)])
@@ -75,7 +96,7 @@ def test_topic_sink_writes_messages(place: Place) -> None:
         "transform: {sql: \"SELECT to_json(body) AS body, 'big' AS tags FROM messages"
         ' WHERE body.amount >= 40"}\n'
         f"sinks:\n  - type: topic\n    options: {{nameserver: '{place.nameserver}', "
-        f"topic: {other}, idempotent: true, group: copier-{other}}}\n"
+        f"topic: {other}, idempotent: true}}\n"
     )
     pipeline = place.pipeline(text, topic)
     place.run(pipeline)
@@ -110,17 +131,11 @@ def test_jdbc_and_console_sinks_write_rows(place: Place, capfd: pytest.CaptureFi
     assert "only showing top 3 rows" in capfd.readouterr().out
 
 
-def test_jdbc_sink_writes_a_retried_micro_batch_once(place: Place) -> None:
-    url = derby(place.directory)
-    rows = place.spark.range(5).toDF("n")
-    with_column = ToDatabase(JdbcSink(url=url, table="once", batch_column="batch"))
-    for batch in (0, 1, 1):
-        with_column(rows, batch)
-    assert len(read_database(place.spark, url, "once")) == 10
-    without = ToDatabase(JdbcSink(url=url, table="again"))
+def test_jdbc_sink_without_exactly_once_appends_again(place: Place) -> None:
+    write = ToDatabase(JdbcSink(url=derby(place.directory), table="again", exactly_once=False), "q")
     for _ in range(2):
-        without(rows, 0)
-    assert len(read_database(place.spark, url, "again")) == 10
+        write(place.spark.range(5).toDF("n"), 0)
+    assert len(read_database(place.spark, derby(place.directory), "again")) == 10
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import tianzhou.spark
 from clients.waiting import wait_until
+from pipelines.databases import class_path
 from tianzhou.admin.commands.spark_session import SETTINGS
 from tianzhou.testing.kit.patience import Patience
 
@@ -57,6 +58,7 @@ def shared_session(scratch: Path) -> SparkSession:
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraClassPath": class_path(),
     }
     made = tianzhou.spark.session(master="local[2]", config=config)
     made.sparkContext.setLogLevel("OFF")

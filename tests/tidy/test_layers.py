@@ -35,7 +35,7 @@ THIRD_PARTY = {
     "nameserver": {"msgspec"},
     "broker": {"msgspec", "prometheus_client"},
     "client": {"msgspec", "opentelemetry"},
-    "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
+    "spark": {"msgspec", "numpy", "py4j", "pyarrow", "pyspark"},
     "proxy": {"google", "grpc", "msgspec"},
     "dashboard": {"jinja2", "msgspec", "starlette"},
     "admin": {"click", "msgspec", "pyspark", "rich"},

@@ -24,6 +24,7 @@ from pyspark.sql.pandas import types as spark_arrow
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.model import Framing
 
 if TYPE_CHECKING:
     from tianzhou.spark.arrow import Batch
@@ -34,6 +35,11 @@ NOT_TEXT: Final = "the body is not UTF-8 text"
 
 Read = Callable[[bytes], dict[str, Any]]
 """Returns the fields of a body, or raises one of the decoder's errors."""
+
+CONFLUENT: Final = b"\x00"
+CONFLUENT_BYTES: Final = 5
+"""A zero, then four bytes with the number of the schema in the registry."""
+NO_PREFIX: Final = "the body has no prefix of a schema registry"
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 SINGLE_OBJECT_BYTES: Final = 10
@@ -150,10 +156,43 @@ def _tried(
         return None, f"{type(error).__name__}: {error}"[:500]
 
 
+def _unframed(read: Read, framing: Framing, *, has_indexes: bool) -> Read:
+    """Read a body without the prefix of a schema registry. In Protobuf a list of indexes follows,
+    which says which message type of the schema it is; one zero means the first."""
+    if framing == "none":
+        return read
+
+    def read_framed(body: bytes) -> dict[str, Any]:
+        if not body.startswith(CONFLUENT) or len(body) < CONFLUENT_BYTES:
+            raise ValueError(NO_PREFIX)
+        start = CONFLUENT_BYTES
+        if has_indexes:
+            count, start = _zigzag(body, start)
+            for _ in range(count):
+                _, start = _zigzag(body, start)
+        return read(body[start:])
+
+    return read_framed
+
+
+def _zigzag(body: bytes, at: int) -> tuple[int, int]:
+    """Decode a number with a variable length; returns it and the position after it."""
+    number = shift = 0
+    while shift < 35:
+        if at >= len(body):
+            raise ValueError(NO_PREFIX)
+        byte = body[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+    raise ValueError(NO_PREFIX)
+
+
 # Avro
 
 
-def avro_of(file: Path) -> Decoder:
+def avro_of(file: Path, framing: Framing = "none") -> Decoder:
     """Return a decoder for a schema file. Raises PipelineError if the schema is invalid."""
     fastavro: Any = import_module("fastavro")
     try:
@@ -169,7 +208,9 @@ def avro_of(file: Path) -> Decoder:
         )
 
     errors = (ValueError, EOFError, IndexError, KeyError, TypeError)
-    return decoder_of(kind, lambda: _avro_reader(schema), errors)
+    return decoder_of(
+        kind, lambda: _unframed(_avro_reader(schema), framing, has_indexes=False), errors
+    )
 
 
 def _avro_reader(schema: Any) -> Read:
@@ -224,7 +265,7 @@ def _avro_type_of_mapping(schema: dict[str, Any], named: Mapping[str, Any]) -> T
 # Protobuf
 
 
-def protobuf_of(file: Path, name: str) -> Decoder:
+def protobuf_of(file: Path, name: str, framing: Framing = "none") -> Decoder:
     """Return a decoder for a message type. Raises PipelineError if the file or type is invalid."""
     try:
         data = file.read_bytes()
@@ -232,7 +273,10 @@ def protobuf_of(file: Path, name: str) -> Decoder:
         raise PipelineError(f"decode.descriptor: {file} cannot be read: {error}") from error
     schema = _struct(_message_class(data, name, str(file)).DESCRIPTOR, 0)
     decode_error: type[Exception] = import_module("google.protobuf.message").DecodeError
-    return decoder_of(schema, lambda: _protobuf_reader(data, name), (decode_error, ValueError))
+    errors = (decode_error, ValueError)
+    return decoder_of(
+        schema, lambda: _unframed(_protobuf_reader(data, name), framing, has_indexes=True), errors
+    )
 
 
 def _protobuf_reader(data: bytes, name: str) -> Read:

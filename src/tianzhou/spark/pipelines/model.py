@@ -4,7 +4,7 @@ The keys of `source` and of a sink of type `topic` are the options of `format("r
 the same names in a file as in a program.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -13,7 +13,10 @@ Options = dict[str, str | int | bool]
 
 Name = Annotated[str, Meta(pattern=r"^[\w.-]+$", max_length=100)]
 Format = Literal["json", "avro", "protobuf", "text", "raw"]
+Framing = Literal["none", "confluent"]
 Mode = Literal["append", "update", "complete"]
+UPSERT_DATABASES: Final = ("postgresql", "mysql", "mariadb", "sqlite")
+"""Databases, as JDBC URLs name them, for which a sink may have keys."""
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -32,6 +35,13 @@ class Decode(Part, frozen=True):
     """protobuf: the file that `protoc --descriptor_set_out --include_imports` writes."""
     message: str | None = None
     """protobuf: the full name of the message."""
+    charset: str = "utf-8"
+    """json: the charset of the bodies, such as gbk or gb18030."""
+    rounding: bool = False
+    """json: whether a number with more digits than its DECIMAL column holds is rounded instead of
+    rejected."""
+    framing: Framing = "none"
+    """`confluent`: bodies begin with the prefix that serialisers of a schema registry write."""
     quarantine: str | None = None
     """Table for rows that cannot be decoded. Defaults to `<checkpoint>/quarantine`."""
 
@@ -42,6 +52,9 @@ class Watermark(Part, frozen=True):
     column: str
     """An expression that returns a timestamp, such as `body.paidAt`."""
     delay: str
+    max_future: str | None = "1h"
+    """An event that is later than its message was stored by more than this goes to quarantine,
+    because it would make all other events late. null turns the check off."""
 
 
 class Window(Part, frozen=True):
@@ -98,11 +111,16 @@ class JdbcSink(Part, frozen=True, tag="jdbc"):
 
     url: str
     table: str
+    keys: list[str] = field(default_factory=list[str])
+    """Columns that identify a row: a later row with the same values replaces it. PostgreSQL, MySQL,
+    MariaDB and SQLite."""
     options: Options = field(default_factory=Options)
     """Options of Spark's JDBC source: user, password, driver, batchsize, ..."""
+    exactly_once: bool = True
+    """Whether rows and a record of their micro-batch are stored in one transaction. Without it, a
+    crash may cause duplicate rows."""
     batch_column: str | None = None
-    """A BIGINT column that stores the number of the micro-batch, so that a retried micro-batch can
-    first delete its rows. Without it, a crash may cause duplicate rows."""
+    """A BIGINT column that receives the number of the micro-batch."""
     mode: Mode = "append"
 
 

@@ -13,9 +13,16 @@ from tianzhou.spark.errors import SourceError
 from tianzhou.spark.option_values import read_duration_ms, read_options
 from tianzhou.spark.options import READ, WRITE, read_options_of
 from tianzhou.spark.pipelines.errors import PipelineError
-from tianzhou.spark.pipelines.model import Options, ParquetSink, Pipeline, TopicSink
+from tianzhou.spark.pipelines.model import (
+    UPSERT_DATABASES,
+    JdbcSink,
+    Options,
+    ParquetSink,
+    Pipeline,
+    TopicSink,
+)
 from tianzhou.spark.pipelines.places import Document, Path, read_document
-from tianzhou.spark.pipelines.units import read_interval, read_size
+from tianzhou.spark.pipelines.units import read_charset, read_interval, read_size
 
 _ERROR: Final = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
@@ -167,10 +174,15 @@ def _check(document: Document, pipeline: Pipeline) -> None:
             "transform.window needs transform.watermark: without one, every window stays in "
             "memory, because a late event could still change it",
         )
+    if transform.watermark is not None and (limit := transform.watermark.max_future) is not None:
+        path: Path = ("transform", "watermark", "maxFuture")
+        _checked(document, path, lambda: read_duration_ms(limit))
     for rank, sink in enumerate(pipeline.sinks):
         here: Path = ("sinks", rank)
         if isinstance(sink, TopicSink):
             _check_options(document, (*here, "options"), sink.options, WRITE)
+        if isinstance(sink, JdbcSink):
+            _check_keys(document, here, sink)
         if isinstance(sink, ParquetSink):
             _checked(document, (*here, "compactBelow"), lambda s=sink: read_size(s.compact_below))
             _checked(
@@ -188,6 +200,7 @@ def _check(document: Document, pipeline: Pipeline) -> None:
 
 def _check_decode(document: Document, pipeline: Pipeline) -> None:
     decode = pipeline.decode
+    _checked(document, ("decode", "charset"), lambda: read_charset(decode.charset))
     if decode.format == "protobuf" and not (decode.descriptor and decode.message):
         raise document.error(
             ("decode",),
@@ -196,6 +209,20 @@ def _check_decode(document: Document, pipeline: Pipeline) -> None:
         )
     if decode.format == "avro" and decode.schema == "infer":
         raise document.error(("decode",), "decode: avro needs schema (the path of the schema file)")
+
+
+def _check_keys(document: Document, here: Path, sink: JdbcSink) -> None:
+    if sink.keys and not sink.exactly_once:
+        raise document.error(
+            (*here, "exactlyOnce"), f"{_dotted(here)}: keys need exactlyOnce; remove one of them"
+        )
+    kind = sink.url.removeprefix("jdbc:").partition(":")[0]
+    if sink.keys and kind not in UPSERT_DATABASES:
+        raise document.error(
+            (*here, "keys"),
+            f"{_dotted(here)}: keys are not supported for {kind!r}; supported are "
+            f"{', '.join(UPSERT_DATABASES)}",
+        )
 
 
 def _check_options(document: Document, path: Path, given: Options, known: Any) -> None:

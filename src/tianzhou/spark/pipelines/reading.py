@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from tianzhou.spark import plan
 from tianzhou.spark.errors import SourceError
+from tianzhou.spark.option_values import read_duration_ms
 from tianzhou.spark.options import ReadOptions, read_options_of
 from tianzhou.spark.pipelines import decode
 from tianzhou.spark.pipelines.decode import Decoder
@@ -27,6 +28,8 @@ from tianzhou.spark.topics import Topics, translated_errors
 
 FORMAT: Final = "rocketmq"
 EVENT_TIME: Final = "eventTime"
+STORED: Final = "storeTimestamp"
+_RAW: Final = "_raw"
 MESSAGES: Final = "messages"
 """The view that the SQL of a pipeline reads from."""
 
@@ -75,7 +78,7 @@ def decoder(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -
         case "json":
             return _json(spark, pipeline, place)
         case "avro":
-            return decode.avro_of(place.directory / how.schema)
+            return decode.avro_of(place.directory / how.schema, how.framing)
         case "protobuf":
             return _protobuf(how, place.directory)
 
@@ -83,16 +86,22 @@ def decoder(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -
 def _protobuf(how: Decode, directory: Path) -> Decoder:
     assert how.descriptor is not None, "the file was checked"
     assert how.message is not None, "the file was checked"
-    return decode.protobuf_of(directory / how.descriptor, how.message)
+    return decode.protobuf_of(directory / how.descriptor, how.message, how.framing)
 
 
 def _json(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -> Decoder:
     from tianzhou.spark.pipelines.decode_json import inferred, json_of, parsed_schema
 
     how = pipeline.decode
+    rules: Any = {"charset": how.charset, "rounding": how.rounding, "framing": how.framing}
     if how.schema != "infer":
-        return json_of(parsed_schema(how.schema))
-    found = inferred(samples(spark, checked_options(pipeline), how.sample), spark)
+        return json_of(parsed_schema(how.schema), **rules)
+    found = inferred(
+        samples(spark, checked_options(pipeline), how.sample),
+        spark,
+        charset=how.charset,
+        framing=how.framing,
+    )
     known = place.schema()
     try:
         schema = found if known is None else merged(known, found)
@@ -101,7 +110,7 @@ def _json(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -> 
             f"decode.schema is `infer`, and the topic has changed: {error}"
         ) from error
     place.keep_schema(schema)
-    return json_of(schema)
+    return json_of(schema, **rules)
 
 
 def samples(spark: SparkSession, given: Mapping[str, str], count: int) -> DataFrame:
@@ -161,6 +170,35 @@ def transformed(rows: DataFrame, steps: Transform, directory: Path) -> DataFrame
     if steps.python is not None:
         rows = _called(function_of(steps.python, directory), rows, steps.python)
     return rows
+
+
+def check_event_times(marked: DataFrame, watermark: Watermark | None) -> DataFrame:
+    """Mark events from too far in the future as bad: one of them moves the watermark so far that
+    every later event is late, and an aggregate writes nothing any more."""
+    if watermark is None or watermark.max_future is None:
+        return marked
+    if STORED not in marked.columns:
+        raise PipelineError(
+            f"transform.watermark: maxFuture compares with {STORED}, which source.columns leaves "
+            "out; add the column, or set maxFuture: null"
+        )
+    return _analyzed("watermark", lambda: _future_marked(marked, watermark))
+
+
+def _future_marked(marked: DataFrame, watermark: Watermark) -> DataFrame:
+    assert watermark.max_future is not None
+    limit_ms = read_duration_ms(watermark.max_future)
+    event = F.expr(watermark.column).cast("timestamp")
+    ahead_ms = F.unix_millis(event) - F.unix_millis(F.col(STORED))
+    said = F.concat(
+        F.lit("the event time "),
+        event.cast("string"),
+        F.lit(f" is more than {watermark.max_future} after the message was stored"),
+    )
+    reason = F.coalesce(F.col(decode.REASON), F.when(ahead_ms > limit_ms, said))
+    # The expression reads the decoded body; a bad row keeps its bytes.
+    decoded = marked.withColumn(_RAW, F.col("body")).withColumn("body", F.col(decode.VALUE))
+    return decoded.withColumn(decode.REASON, reason).withColumn("body", F.col(_RAW)).drop(_RAW)
 
 
 def with_event_time(rows: DataFrame, watermark: Watermark) -> DataFrame:

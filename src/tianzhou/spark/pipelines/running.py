@@ -88,7 +88,8 @@ class PipelineRun:
         options = self._options()
         messages = counted_in(reading.stream(self._spark, options))
         found = reading.decoder(self._spark, pipeline, place)
-        marked = found.mark(messages)
+        watermark = pipeline.transform.watermark
+        marked = reading.check_event_times(found.mark(messages), watermark)
         rows = reading.transformed(decode.good(marked), pipeline.transform, place.directory)
         writers: dict[str, DataStreamWriter] = {}
         for rank, sink in enumerate(pipeline.sinks):
@@ -98,7 +99,7 @@ class PipelineRun:
             writers[name] = writer_of(
                 counted_out(rows), sink, place, name=name, is_part=is_part(pipeline)
             )
-        if found.can_fail:
+        if found.can_fail or (watermark is not None and watermark.max_future is not None):
             bad = ParquetSink(path=self.quarantine_path)
             Table(self.quarantine_path).repair()
             writers[QUARANTINE] = writer_of(

@@ -4,14 +4,13 @@
 | --- | --- |
 | parquet | exactly once: see `tables.table` |
 | topic | exactly once with `idempotent: true`, otherwise at least once: see the connector |
-| jdbc | exactly once with `batchColumn`, otherwise at least once |
+| jdbc | exactly once: see `database` |
 | console | rows may be shown again |
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -20,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType, TimestampType
 
 from tianzhou.spark.option_values import read_duration_ms
+from tianzhou.spark.pipelines.database import ToDatabase
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.model import ConsoleSink, JdbcSink, ParquetSink, Sink, TopicSink
 from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory, absolute
@@ -47,7 +47,7 @@ def writer_of(
             chosen = _analyzed(name, lambda: rows.selectExpr(*(sink.columns or ("*",))))
             writer = chosen.writeStream.format("rocketmq").options(**as_text(sink.options))
         case JdbcSink():
-            writer = rows.writeStream.foreachBatch(ToDatabase(sink))
+            writer = rows.writeStream.foreachBatch(ToDatabase(sink, f"{place.identity()}-{name}"))
         case ConsoleSink():
             writer = rows.writeStream.foreachBatch(ToConsole(sink.rows))
     return writer.outputMode(mode)
@@ -133,44 +133,3 @@ class ToConsole:
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         rows.show(self.rows, truncate=60)
-
-
-@dataclass(frozen=True)
-class ToDatabase:
-    """Writes micro-batches to a database table."""
-
-    sink: JdbcSink
-
-    def __call__(self, rows: DataFrame, batch: int) -> None:
-        sink, options = self.sink, as_text(self.sink.options)
-        if sink.batch_column is not None:
-            _delete_batch(rows, sink, options, batch)
-            rows = rows.withColumn(sink.batch_column, F.lit(batch).cast("bigint"))
-        rows.write.format("jdbc").options(url=sink.url, dbtable=sink.table, **options).mode(
-            "append"
-        ).save()
-
-
-def _delete_batch(rows: DataFrame, sink: JdbcSink, options: dict[str, str], batch: int) -> None:
-    """Delete the rows that an earlier attempt of this micro-batch wrote."""
-    spark: Any = rows.sparkSession
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None:
-        raise PipelineError("sinks: jdbc with batchColumn does not work through Spark Connect")
-    properties = jvm.java.util.Properties()
-    for key, value in options.items():
-        properties.setProperty(key, value)
-    connection = jvm.java.sql.DriverManager.getConnection(sink.url, properties)
-    try:
-        name = sink.table
-        schema, _, bare = name.rpartition(".")
-        found = connection.getMetaData().getTables(None, schema or None, None, None)
-        names: set[str] = set()
-        while found.next():
-            names.add(str(found.getString("TABLE_NAME")).lower())
-        if bare.strip('"`').lower() in names:
-            mark = str(connection.getMetaData().getIdentifierQuoteString()).strip()
-            sql = f"DELETE FROM {name} WHERE {mark}{sink.batch_column}{mark} = {batch:d}"
-            connection.createStatement().executeUpdate(sql)
-    finally:
-        connection.close()

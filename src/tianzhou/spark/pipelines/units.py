@@ -1,5 +1,6 @@
-"""Parsing of sizes and intervals."""
+"""Parsing of sizes, intervals and charsets."""
 
+import codecs
 import re
 from typing import Final
 
@@ -19,3 +20,16 @@ def read_size(text: str) -> int:
 def read_interval(text: str) -> str:
     """Convert a duration to an interval of Spark's triggers."""
     return f"{read_duration_ms(text)} milliseconds"
+
+
+def read_charset(name: str) -> str:
+    """Return a charset that Python knows. Raises ValueError."""
+    try:
+        codec = codecs.lookup(name)
+    except LookupError:
+        raise ValueError(
+            f"is {name!r}, which is not a charset; use utf-8, gbk or gb18030, for example"
+        ) from None
+    if not getattr(codec, "_is_text_encoding", True):
+        raise ValueError(f"is {name!r}, which is not a charset for text; use utf-8 or gb18030")
+    return name
