@@ -16,7 +16,7 @@ import structure
 MOST = {
     "signatures": 0,
     "classes": 0,
-    "importers": 31,
+    "importers": 32,
     "store": 35,
     "sockets": 3,
     "banned": 24,
