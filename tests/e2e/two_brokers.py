@@ -5,8 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-import stalling_server
-
+from e2e import stalling_server
 from tianzhou.client import Admin, PullConsumer
 from tianzhou.testing.kit.server_process import ServerProcess, server_command, spare_ports
 
