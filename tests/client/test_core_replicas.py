@@ -168,3 +168,22 @@ def test_replicas_of_a_raft_group_without_a_leader_are_a_problem() -> None:
         "it has no leader: 1 of 3 members are connected",
     )
     assert replica_set(look).rows[0].state == "knows no leader"
+
+
+def test_witness_of_a_raft_group_votes_and_has_no_messages() -> None:
+    witness = msgspec.structs.replace(peer("w", 40), is_witness=True)
+    look = group(peer("n0", 52), peer("n1", 50), witness)
+    known = replica_set(look)
+    assert seen(known)[2] == ("w", "votes", "good", -1, 0)
+    assert (known.rows[2].role, known.in_sync) == ("witness", 3)
+    assert not list(replica_findings(look))
+
+
+def test_raft_group_that_needs_its_witness_is_reported() -> None:
+    witness = msgspec.structs.replace(peer("w", 52), is_witness=True)
+    look = group(peer("n0", 52), peer("n1", 20, away=True), witness)
+    assert look.raft is not None
+    told = msgspec.structs.replace(look.raft, needs_witness=True)
+    needs, away = replica_findings(msgspec.structs.replace(look, raft=told))
+    assert "new messages are on one disk less than usual" in needs.said
+    assert away.said.startswith("member n1 at n1:1 is away")

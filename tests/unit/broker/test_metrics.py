@@ -288,9 +288,15 @@ def test_metrics_of_a_raft_leader_list_its_members() -> None:
     broker = SmallBroker()
     peers = tuple(
         RaftPeer(
-            address="", is_connected=True, is_in_doubt=False, is_voter=True, match=match, name=name
+            address="",
+            is_connected=True,
+            is_in_doubt=False,
+            is_voter=True,
+            is_witness=name == "w",
+            match=match,
+            name=name,
         )
-        for name, match in (("a", 100), ("b", 100), ("c", 60))
+        for name, match in (("a", 100), ("b", 100), ("c", 60), ("w", 100))
     )
     look = RaftView(
         applied=90,
@@ -304,6 +310,7 @@ def test_metrics_of_a_raft_leader_list_its_members() -> None:
         leader="a",
         leader_broker="",
         member="a",
+        needs_witness=True,
         peers=peers,
         role="leader",
         term=3,
@@ -313,6 +320,7 @@ def test_metrics_of_a_raft_leader_list_its_members() -> None:
     assert value(series, "replicas_in_sync") == 1
     assert value(series, "replica_lag_entries", replica="c") == 40
     assert value(series, "replica_lag_entries", replica="b") == 0
+    assert value(series, "needs_witness") == 1
 
 
 def test_metrics_page_built_in_steps_allows_groups_to_change(

@@ -6,7 +6,7 @@ import pytest
 from raft_trio import Member, Trio, play, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.broker.replica.admin_raft import LEARNER, MEMBERS_MAX, REMOVE, VOTER, changed
+from tianzhou.broker.replica.admin_raft import LEARNER, MEMBERS_MAX, REMOVE, VOTER, WITNESS, changed
 from tianzhou.raft.membership import Members
 
 ADDRESSES = "n0=a:1;n1=b:2;n2=c:3"
@@ -50,6 +50,14 @@ def test_change_with_an_invalid_member_or_address_is_rejected(
     for action in (LEARNER, VOTER):
         with pytest.raises(UsageError, match=complaint):
             changed(MEMBERS, action, member, address=address)
+
+
+def test_witness_joins_without_a_vote_and_keeps_what_it_is() -> None:
+    joined = changed(MEMBERS, WITNESS, "w", address="d:4")
+    assert (joined.learners, joined.witnesses) == ({"n2", "w"}, {"w"})
+    voting = changed(joined, VOTER, "w", address="")
+    assert (voting.voters, voting.witnesses) == ({"n0", "n1", "w"}, {"w"})
+    assert changed(voting, REMOVE, "w", address="") == MEMBERS
 
 
 def test_add_to_a_group_with_the_maximum_of_members_is_rejected() -> None:
