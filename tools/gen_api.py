@@ -43,8 +43,9 @@ def is_shown(name: str) -> bool:
 
 def admin_parts() -> Iterator[str]:
     """The classes behind `admin.topics`, `admin.groups` and so on."""
-    for part in get_type_hints(value_of("tianzhou.client.Admin")).values():
-        yield f"{part.__module__}.{part.__qualname__}"
+    for name, part in get_type_hints(value_of("tianzhou.client.Admin")).items():
+        if not name.startswith("_"):
+            yield f"{part.__module__}.{part.__qualname__}"
 
 
 def pages() -> dict[str, Page]:

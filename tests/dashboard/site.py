@@ -46,7 +46,7 @@ class Site:
             self._options,
             self.mq._running(),
             self.mq.clock,
-            nameserver=self.mq.nameserver,
+            nameservers=lambda: self.mq._running().nameservers,
             data=self.mq.directory,
         )
         assert made is not None

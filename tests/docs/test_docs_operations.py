@@ -13,8 +13,10 @@ import msgspec
 import pytest
 import yaml
 
+from clients.waiting import wait_until
 from docs.pages import ROOT, Page
 from docs.terminal import Terminal
+from tianzhou.client.sync import Admin
 
 SEND = "tianzhou produce orders --count 20 --size 100"
 FAIR = 20
@@ -130,6 +132,36 @@ def test_disk_upgrade_and_tuning_page_commands_work(tmp_path: Path) -> None:
         (tmp_path / "store").rename(tmp_path / "java-store")
         assert "154 messages" in terminal.play(ledger)
         assert (tmp_path / "n0-data/raft/group").exists()
+
+
+@pytest.mark.slow
+def test_nameservers_page_commands_replace_a_nameserver(tmp_path: Path) -> None:
+    """The page of docs/operations/nameservers.md, with the addresses of this machine."""
+    add, remove = page("nameservers").blocks("sh")
+    with Terminal(tmp_path) as terminal:
+        places: dict[str, str] = {}
+        for shown in ("10.0.0.1:9876", "10.0.0.2:9876", "10.0.0.4:9876"):
+            terminal.type("tianzhou nameserver")
+            places[shown] = terminal.servers[-1].nameserver
+        old, stays, new = places.values()
+        terminal.type(
+            f'tianzhou broker -n "{old};{stays}" --set brokerName=broker-a --data data --no-http'
+        )
+
+        def play(block: str) -> str:
+            for shown, real in places.items():
+                block = block.replace(shown, real)
+            return terminal.play(block)
+
+        assert "no problems" in play(add)
+        said = play(remove)
+        assert "no problems" in said
+        assert "does not list" not in said
+        with Admin(nameserver=old) as admin:
+            wait_until(lambda: not admin.brokers.all(), within_s=30, what="the broker left")
+            assert not admin.brokers.missing()
+        with Admin(nameserver=new) as admin:
+            assert [place.name for place in admin.brokers.all()] == ["broker-a"]
 
 
 def test_metrics_page_commands_work(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ RUN_BY = {
     "docs/operations/backup.md": ["docs/test_docs_operations.py"],
     "docs/operations/deploy.md": ["docs/test_docs_operations.py"],
     "docs/operations/disk.md": ["docs/test_docs_operations.py"],
+    "docs/operations/nameservers.md": ["docs/test_docs_operations.py"],
     "docs/operations/scaling.md": ["docs/test_docs_operations.py"],
     "docs/operations/tuning.md": ["docs/test_docs_operations.py"],
     "docs/operations/upgrade.md": ["docs/test_docs_operations.py"],

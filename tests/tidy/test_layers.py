@@ -49,6 +49,8 @@ ASYNC_SHELLS = (
     "net/server.py",
     "net/connect.py",
     "net/dial.py",
+    "net/nameserver_connections.py",  # asks name servers, for registration
+    "net/resolver.py",
     "replication/*_master.py",
     "replication/*_slave.py",
     "replication/raft_peers.py",
@@ -75,6 +77,7 @@ ASYNC_SHELLS = (
     "client/spans.py",  # runs listeners that are coroutine functions
     "client/tracing.py",
     "client/sync/*consumer.py",  # what they hand to the loop in its thread
+    "client/sync/runner.py",
     "client/sync/lite_pull.py",
     "proxy/*",
     "dashboard/*",

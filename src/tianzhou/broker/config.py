@@ -93,7 +93,9 @@ class BrokerConfig:
         "",
         alias="namesrvAddr",
         read=_addresses,
-        help="NameServers, `host:port` separated by `;`.",
+        live=True,
+        help="NameServers, `host:port` separated by `;`. A host name stands for all of its "
+        "addresses and is resolved again with every registration.",
     )
     cluster_credentials: str = setting(
         "",

@@ -97,6 +97,12 @@ class RuntimeConfig:
         asked, group = parse_properties(text), self._group()
         _check_names(asked, has_group=group is not None)
         own, stored = _changed(self.config, asked), _changed(self._store, asked)
+        if self.config.nameservers and not own.nameservers:
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER,
+                "namesrvAddr must name a NameServer while the broker runs: without one neither "
+                "clients nor commands find this broker; to retire the broker, stop it",
+            )
         shared = _changed(group.shown, asked) if group is not None else None
         if own.permission & PERM_INHERIT:
             raise RequestRejected(

@@ -236,6 +236,7 @@ class Broker:
         )
         attach(self.mode, self.slices, nameservers=self._registration, address=self.address)
         alarms.add(self._registration.alarms)
+        self.slices.observe.runtime_config.adopt.append(self._registration.adopt)
         self._background = Background(self.slices, self.mode, on_fenced or _ignore)
         self._ticker = Ticker(clock, work=self._background.work, second=self._background.second)
         health = Health(
@@ -243,7 +244,7 @@ class Broker:
             store,
             topics.permission,
             self._registration.missing,
-            len(self._registration.servers),
+            lambda: len(self._registration.servers),
             alarms.current,
         )
         metrics = [*self.slices.metrics, *self._declare_metrics()]
@@ -257,6 +258,11 @@ class Broker:
     @property
     def port(self) -> int:
         return self._endpoint.port
+
+    @property
+    def nameservers(self) -> str:
+        """The NameServers as configured; the list can change while the broker runs."""
+        return self.slices.observe.runtime_config.config.nameservers
 
     @property
     def role_state(self) -> RoleState:

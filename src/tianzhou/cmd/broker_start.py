@@ -73,7 +73,7 @@ async def start(options: StartOptions) -> list[serve.Running]:
             options.http,
             running,
             clock,
-            nameserver=config.nameservers,
+            nameservers=lambda: running.nameservers,
             data=directory,
             credentials=config.cluster_credentials,
         )

@@ -184,7 +184,7 @@ def serve(
     answers: Answers,
     clock: Clock,
     *,
-    nameserver: str,
+    nameservers: Callable[[], str],
     data: Path,
     credentials: str = "",
 ) -> HttpServer | None:
@@ -205,7 +205,7 @@ def serve(
         from tianzhou.wire.signing import Credentials
 
         context = PageContext(
-            nameserver=nameserver,
+            nameservers=nameservers,
             clock=clock,
             access=Access(password),
             version=tianzhou.__version__,

@@ -49,7 +49,7 @@ async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[
             options.http,
             broker,
             clock,
-            nameserver=near,
+            nameservers=lambda: near,
             data=directory,
             credentials=config.cluster_credentials,
         )

@@ -23,7 +23,8 @@ SAID_MAX: Final = 100
 class PageContext:
     """What all pages share. The admin client starts with the first page. Owner: the event loop."""
 
-    nameserver: str
+    nameservers: Callable[[], str]
+    """Returns the current list; that of a broker can change while it runs."""
     clock: Clock
     access: Access
     version: str
@@ -33,6 +34,8 @@ class PageContext:
     client: ClientOptions = ClientOptions()
     templates: jinja2.Environment = field(default_factory=environment)
     _admin: Admin | None = None
+    _followed: str = ""
+    """The list that the admin client uses."""
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _said: dict[str, str] = field(default_factory=dict[str, str])
     """Messages about completed actions, by the key in the address of the page, so that a link
@@ -40,8 +43,12 @@ class PageContext:
 
     async def admin(self) -> Admin:
         async with self._starting:
+            wanted = self.nameservers()
             if self._admin is None:
-                self._admin = await Admin(nameserver=self.nameserver, client=self.client).start()
+                self._admin = await Admin(nameserver=wanted, client=self.client).start()
+            elif wanted != self._followed:
+                self._admin.update_name_servers(wanted)
+            self._followed = wanted
         return self._admin
 
     async def close(self) -> None:

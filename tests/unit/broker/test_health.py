@@ -16,7 +16,7 @@ NAMES = ["ns1:9876", "ns2:9876"]
 def health(broker: SmallBroker, *, missing: list[str]) -> Health:
     told = dict.fromkeys(missing, "no answer")
     return Health(
-        "broker-a", broker.store, broker.slices.topics.permission, lambda: told, len(NAMES)
+        "broker-a", broker.store, broker.slices.topics.permission, lambda: told, lambda: len(NAMES)
     )
 
 
@@ -39,7 +39,7 @@ def test_health_with_losses_at_start_reports_them_and_stays_ready() -> None:
         broker.store,
         broker.slices.topics.permission,
         dict,
-        1,
+        lambda: 1,
         broker.slices.base.alarms.current,
     )
     status, said = read(found.ready())

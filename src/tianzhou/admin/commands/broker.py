@@ -47,19 +47,28 @@ def acknowledge(session: Session, name: str | None) -> None:
     help="Change a setting of the running broker until it restarts; repeatable.",
 )
 @click.option(
+    "--members",
+    is_flag=True,
+    help="Change the setting in the slaves or Raft followers of NAME, too.",
+)
+@click.option(
     "--like", default="", metavar="TEXT", help="Show only settings whose name contains TEXT."
 )
 @asking
-def config(session: Session, name: str | None, changes: tuple[str, ...], like: str) -> None:
+def config(
+    session: Session, *, name: str | None, changes: tuple[str, ...], members: bool, like: str
+) -> None:
     """Show or change the settings of broker NAME, under RocketMQ's names."""
     pairs = [change.partition("=") for change in changes]
     wrong = [change for change, pair in zip(changes, pairs, strict=True) if not pair[1]]
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} must be NAME=VALUE", param_hint="--set")
+    if members and not changes:
+        raise click.UsageError("--members needs --set")
     name = session.broker(name)
     wanted = {key.strip(): value.strip() for key, _, value in pairs}
     if wanted:
-        session.admin.brokers.configure(name, wanted)
+        session.admin.brokers.configure(name, wanted, members=members)
     found = session.admin.brokers.config(name)
     if wanted:
         now = {key: found.get(key, value) for key, value in wanted.items()}

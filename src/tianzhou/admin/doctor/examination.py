@@ -11,6 +11,8 @@ from tianzhou.admin.doctor.groups import Asked, Look, group_findings, look_at
 from tianzhou.admin.doctor.reach import (
     Reached,
     broker_finding,
+    each_nameserver,
+    listing_findings,
     nameserver_findings,
     probe_brokers,
 )
@@ -42,11 +44,12 @@ class Complaint:
 
 
 def examine(complaint: Complaint, now_ms: Callable[[], int]) -> Iterator[Finding]:
-    servers = nameserver_findings(parse_nameservers(complaint.nameserver))
+    servers = nameserver_findings(each_nameserver(parse_nameservers(complaint.nameserver)))
     yield from servers.values()
     answering = [address for address, found in servers.items() if found.level is Level.FINE]
     if not answering:
         return
+    yield from listing_findings(answering)
     with Admin(nameserver=";".join(answering)) as admin:
         yield from _examine(admin, complaint, answering[0], now_ms)
 

@@ -6,17 +6,20 @@ timeout. The timeout is therefore short, and all addresses are probed at once.
 
 import enum
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from tianzhou.admin.doctor.findings import Finding, fine, problem, warning
 from tianzhou.base.errors import TianzhouError
+from tianzhou.base.nameserver_addresses import is_host_name
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.options import split_address
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.net.connect import connect_blocking
+from tianzhou.net.resolver import addresses_of
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.routes import decode_cluster_table
 
 WITHIN_S: Final = 3.0
 AT_ONCE: Final = 16
@@ -73,6 +76,39 @@ def probe(address: str, code: int) -> Probe:
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return Probe(Reached.OTHER_KIND)
     return Probe(Reached.SERVES)
+
+
+def each_nameserver(entries: Iterable[str]) -> list[str]:
+    """The NameServers of a list. A host name with several addresses stands for several of them."""
+    found: dict[str, None] = {}
+    for entry in entries:
+        behind = addresses_of(entry) if is_host_name(entry) else ()
+        found |= dict.fromkeys(behind if len(behind) > 1 else (entry,))
+    return list(found)
+
+
+def listing_findings(servers: Sequence[str]) -> Iterator[Finding]:
+    """Brokers that one of these NameServers lists and another one does not: which broker a client
+    finds depends on the NameServer that it asks."""
+    listed = {server: _listed(server) for server in servers} if len(servers) > 1 else {}
+    every = {broker for brokers in listed.values() for broker in brokers}
+    for server, brokers in listed.items():
+        for name, address in sorted(every - brokers):
+            others = ", ".join(at for at, found in listed.items() if (name, address) in found)
+            said = f"it does not list {name} at {address}, which {others} lists"
+            fix = f"add it to namesrvAddr: tianzhou broker config {name} --like namesrvAddr"
+            yield warning(f"NameServer {server}", said, fix)
+
+
+def _listed(server: str) -> set[tuple[str, str]]:
+    """The name and address of each broker process."""
+    try:
+        with BlockingPeer(server, WITHIN_S) as peer:
+            _, body = peer.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+        table = decode_cluster_table(body).broker_addr_table
+    except TianzhouError:
+        return set()
+    return {(name, at) for name, row in table.items() for at in row.broker_addrs.values()}
 
 
 def nameserver_findings(addresses: Iterable[str]) -> dict[str, Finding]:

@@ -40,7 +40,7 @@ class Health:
     permission: Permission
     unregistered: Callable[[], dict[str, str]]
     """NameServers that do not list this broker, with the reasons."""
-    nameservers: int
+    nameservers: Callable[[], int]
     alarms: Callable[[], list[Alarm]] = list
     """Conditions that an operator must see, whether or not they stop the broker from serving."""
 
@@ -63,7 +63,7 @@ class Health:
             command = f"tianzhou broker drain {self.name} --undo"
             reasons.append(f"the broker accepts no messages, it is being drained: {command}")
         missing = self.unregistered()
-        if missing and len(missing) == self.nameservers:
+        if missing and len(missing) == self.nameservers():
             causes = "; ".join(f"{server}: {reason}" for server, reason in missing.items())
             reasons.append(
                 f"no NameServer knows this broker, so that clients do not find it: {causes}; "

@@ -3,22 +3,20 @@
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
+from tianzhou.base.nameserver_addresses import split_list
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.mode import Mode, NameServerReport
 from tianzhou.broker.role import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
-from tianzhou.net.dial import dial
-from tianzhou.net.server_connection import ServerConnection
+from tianzhou.net.nameserver_connections import NO_ANSWER, NameServerConnections
 from tianzhou.store.errors import StoreError
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
@@ -40,11 +38,9 @@ from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
 log: Final = logging.getLogger("tianzhou.broker")
 
-ANSWER_S: Final = 6.0
 LEAVE_S: Final = 1.0
 """How long a broker that stops waits for NameServers; it still has to save messages after that."""
 _DIGITS_MAX: Final = 20
-NO_ANSWER: Final = "no answer"
 HEAR_S: Final = 2.0
 """How long a promotion waits for NameServers before it, because they know which epochs were used,
 and again after it, so that they learn the new one; and how long a master waits that may have been
@@ -133,45 +129,6 @@ class RegistrationContent:
         )
 
 
-class NameServerConnections:
-    """One connection to each NameServer, opened when it is needed. Owner: the registration."""
-
-    def __init__(self, credentials: Credentials | None) -> None:
-        self._credentials = credentials
-        self._connections: dict[str, ServerConnection] = {}
-
-    def is_open(self, server: str) -> bool:
-        connection = self._connections.get(server)
-        return connection is not None and connection.is_open
-
-    async def call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
-        """The response, or the reason why it is missing."""
-        connection = self._connections.get(server)
-        if connection is None or not connection.is_open:
-            host, _, port = server.strip().rpartition(":")
-            try:
-                connection = self._connections[server] = await dial(host.strip("[]"), int(port))
-            except OSError as error:  # a TimeoutError is one as well
-                return _unreachable(host, error)
-        answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
-        if self._credentials is not None:
-            ext = self._credentials.sign(ext, body)
-        connection.ask(code, ext, body, _resolve(answered), timeout_s=ANSWER_S)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await answered or NO_ANSWER
-        except TimeoutError:
-            return NO_ANSWER
-
-    def abort(self) -> None:
-        for connection in self._connections.values():
-            connection.abort()
-
-    def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-
-
 class NameServerAnswers:
     """What each NameServer said to the last registration. Owner: the registration."""
 
@@ -210,6 +167,12 @@ class NameServerAnswers:
         except BodyError as error:
             log.warning("answer.unreadable", extra={"nameserver": server, "reason": str(error)})
 
+    def keep(self, servers: Collection[str]) -> None:
+        """Forget what other NameServers than these said."""
+        for said in (self.failed, self.taken, self._missing):
+            for server in said.keys() - servers:
+                del said[server]
+
     def missing_brokers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for missing in self._missing.values():
@@ -237,8 +200,9 @@ class Registration:
         self._config = config
         self._mode = mode
         self._content = RegistrationContent(config, topics, permission, mode, address=address)
-        self._servers = [server for server in config.nameservers.split(";") if server.strip()]
-        self._connections = NameServerConnections(Credentials.read(config.cluster_credentials))
+        self._connections = NameServerConnections(
+            split_list(config.nameservers), Credentials.read(config.cluster_credentials)
+        )
         self._answers = NameServerAnswers()
         self._since = Since(clock)
         self._wake = asyncio.Event()
@@ -250,15 +214,21 @@ class Registration:
         mode.role_state.changed.append(self._wake.set)
 
     @property
-    def servers(self) -> list[str]:
-        return self._servers
+    def servers(self) -> tuple[str, ...]:
+        """The NameServers that this broker registers with now."""
+        return self._connections.servers
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Follow a changed list: register with new NameServers now, and then leave removed ones."""
+        if self._connections.replace(split_list(config.nameservers)):
+            self._wake.set()
 
     def missing(self) -> dict[str, str]:
         """NameServers that do not list this broker, with the reason as far as they gave one."""
         failed, connections = self._answers.failed, self._connections
         return {
             server: failed.get(server, NO_ANSWER)
-            for server in self._servers
+            for server in self.servers
             if server in failed or not connections.is_open(server)
         }
 
@@ -282,6 +252,7 @@ class Registration:
         `ha_address` is where slaves connect; by default at the broker's own address."""
         if ha_address is not None:
             self._content.set_ha_address(ha_address)
+        await self._connections.resolve()
         await self.register()
         for _ in range(CLAIMS):
             if not self._answers.taken:
@@ -313,11 +284,11 @@ class Registration:
             reasons = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
             yield Alarm(
                 kind="unregistered",
-                text=f"{len(unknown)} of {len(self._servers)} NameServers do not list it, so "
+                text=f"{len(unknown)} of {len(self.servers)} NameServers do not list it, so "
                 f"that clients of these cannot find it: {reasons}",
                 remedy="check that they run: tianzhou doctor",
                 since_ms=since_ms,
-                is_problem=len(unknown) == len(self._servers),
+                is_problem=len(unknown) == len(self.servers),
             )
         for name, began_ms in sorted(self.missing_brokers().items()):
             yield Alarm(
@@ -341,6 +312,8 @@ class Registration:
                 self._wake.clear()
                 await self._register_and_announce()
                 await self._use_free_id()
+                await self._follow_names()
+                await self._leave_removed()
             except MemoryError:
                 # The next round retries. If this task ended, the NameServers would drop the broker.
                 await asyncio.sleep(RETRY_S)
@@ -359,6 +332,36 @@ class Registration:
         finally:
             late.cancel()
             registered()
+
+    async def _follow_names(self) -> None:
+        """Register with NameServers that a host name has only now."""
+        before = self.servers
+        await self._connections.resolve()
+        if self.servers != before:
+            await self.register()
+
+    async def _leave_removed(self) -> None:
+        """Unregister from NameServers that are not in the list any more. Registering with new ones
+        comes first, so that clients find this broker at all times."""
+        removed = self._connections.removed()
+        await asyncio.gather(*map(self._leave, removed))
+        self._answers.keep(self.servers)
+        if removed:
+            # A removed address and one that stays may lead to the same NameServer.
+            await self.register()
+
+    async def _leave(self, server: str) -> None:
+        """A broker that unregisters is not missing; one whose connection closes is."""
+        if self._connections.is_open(server):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._unregister(server)
+        self._connections.drop(server)
+        log.info("nameserver.left", extra={"nameserver": server})
+
+    async def _unregister(self, server: str) -> None:
+        identity = self._content.identity()
+        await self._connections.call(server, RequestCode.UNREGISTER_BROKER, identity, b"")
 
     async def _pause(self) -> None:
         """Wait until the interval has passed, a topic changed, or a NameServer lost this broker."""
@@ -405,7 +408,7 @@ class Registration:
         task.add_done_callback(self._hearing.discard)
 
     async def _hear(self, then: Callable[[bool], None]) -> None:
-        asked = [asyncio.ensure_future(self._register(server)) for server in self._servers]
+        asked = [asyncio.ensure_future(self._register(server)) for server in self.servers]
         done, late = await asyncio.wait(asked, timeout=HEAR_S) if asked else ((), ())
         for one in late:
             one.cancel()
@@ -417,7 +420,7 @@ class Registration:
     async def register(self) -> None:
         """Register with every NameServer; returns when all have responded or failed. Raises
         StoreError if what a NameServer reported could not be saved."""
-        await asyncio.gather(*(self._register(server) for server in self._servers))
+        await asyncio.gather(*(self._register(server) for server in self.servers))
 
     async def _register(self, server: str) -> bool:
         """Returns whether the NameServer accepted the registration."""
@@ -443,15 +446,11 @@ class Registration:
     async def close(self) -> None:
         """Unregister, so that clients use other brokers at once."""
         await asyncio.gather(*self._stop(), return_exceptions=True)
-        connections, identity = self._connections, self._content.identity()
-        leave = (
-            connections.call(server, RequestCode.UNREGISTER_BROKER, identity, b"")
-            for server in self._servers
-            if connections.is_open(server)
-        )
+        connections = self._connections
+        known = {*self.servers, *connections.removed()}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
-                await asyncio.gather(*leave)
+                await asyncio.gather(*map(self._unregister, filter(connections.is_open, known)))
         connections.close()
 
 
@@ -461,15 +460,6 @@ def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
         return table
     topics = {name: with_perm(t, t.perm & bits) for name, t in table.topic_config_table.items()}
     return msgspec.structs.replace(table, topic_config_table=topics)
-
-
-def _unreachable(host: str, error: OSError) -> str:
-    """Why the connection failed; distinguishes a wrong host name from a server that is down."""
-    if isinstance(error, socket.gaierror):
-        return f"the host name {host!r} cannot be resolved ({error.strerror})"
-    if isinstance(error, TimeoutError):
-        return "it cannot be reached (connection timed out)"
-    return f"it cannot be reached ({os.strerror(error.errno) if error.errno else error})"
 
 
 def _number(ext: Mapping[str, str], name: str) -> int:
@@ -487,13 +477,3 @@ def _report(ext: Mapping[str, str]) -> NameServerReport:
         ha_address=ext.get("haServerAddr", ""),
         greets=ext.get(MASTER_GREETS) == "true",
     )
-
-
-def _resolve(
-    answered: "asyncio.Future[Header | None]",
-) -> Callable[[Header | None, bytes], None]:
-    def on_answer(header: Header | None, _body: bytes) -> None:
-        if not answered.done():
-            answered.set_result(header)
-
-    return on_answer

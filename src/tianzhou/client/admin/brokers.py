@@ -118,11 +118,14 @@ class Brokers:
         lines = (line.partition("=") for line in body.decode().splitlines())
         return {key.strip(): value.strip() for key, sign, value in lines if sign}
 
-    async def configure(self, name: str, settings: Mapping[str, str]) -> None:
+    async def configure(
+        self, name: str, settings: Mapping[str, str], *, members: bool = False
+    ) -> None:
         """Change settings while the broker runs: all of them, or none.
 
-        Raises UsageError for a name or value that is not a single line, BrokerNotFound, and
-        RemoteError if the broker rejects a setting.
+        Each slave and each member of a Raft group has its own settings; `members` changes those of
+        all of them instead of the master's alone. Raises UsageError for a name or value that is not
+        a single line, BrokerNotFound, and RemoteError if a broker rejects a setting.
 
             await admin.brokers.configure("broker-a", {"fileReservedTime": "48"})
         """
@@ -130,19 +133,17 @@ class Brokers:
             if "\n" in key + value or "=" in key or not key:
                 raise UsageError(f"setting {key!r} = {value!r} is not one line of name and value")
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
-        address = await self._address(name)
-        await self._calls.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+        addresses = await self._members(name) if members else [await self._address(name)]
+        for address in addresses:
+            await self._calls.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
 
     async def acknowledge(self, name: str) -> dict[str, list[str]]:
         """Close the incidents that the master and slaves of a broker reported when they started.
 
         Returns the closed incidents by address. Raises BrokerNotFound.
         """
-        places = [place for place in await self._calls.places() if place.name == name]
-        if not places:
-            await self._address(name)  # raises with a list of the known brokers
         closed: dict[str, list[str]] = {}
-        for address in (one for place in places for one in place.addresses.values()):
+        for address in await self._members(name):
             _, body = await self._calls.ask(address, RequestCode.ACKNOWLEDGE_INCIDENTS)
             closed[address] = decode_acknowledged(body)
         return closed
@@ -189,6 +190,13 @@ class Brokers:
             for queue, row in decode_consume_stats(body).offset_table.items()
             if not queue.topic.startswith(DEAD_LETTER_PREFIX)
         )
+
+    async def _members(self, name: str) -> list[str]:
+        """The addresses of a broker and its replicas, by broker id: the master first."""
+        places = [place for place in await self._calls.places() if place.name == name]
+        if not places:
+            await self._address(name)  # raises with a list of the known brokers
+        return [address for place in places for _, address in sorted(place.addresses.items())]
 
     async def _address(self, name: str) -> str:
         return (await self._calls.masters([name]))[name]

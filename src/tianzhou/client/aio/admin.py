@@ -26,12 +26,13 @@ from tianzhou.client.admin.transactions import Transactions
 from tianzhou.client.admin.views import Views
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, client_repr
+from tianzhou.client.session.joining import ChangesNameServers
 from tianzhou.client.session.shared_client import SharedClient
 
 _DEFAULTS: Final = ClientOptions()
 
 
-class Admin:
+class Admin(ChangesNameServers):
     """Inspect and change a cluster. Use it in an `async with` block.
 
     Each attribute is a noun with its own methods. They raise UsageError for invalid arguments, and
@@ -85,7 +86,8 @@ class Admin:
         """
         if self._shared is not None:
             raise UsageError("this admin client is already running")
-        shared = self._shared = SharedClient.join(self._nameserver, self._options)
+        shared = SharedClient.join(self._nameserver, self._options)
+        self._shared = self._joined = shared
         self._calls = AdminCalls(shared)
         for name in _NOUNS:
             self.__dict__.pop(name, None)  # from before an earlier close
@@ -102,7 +104,7 @@ class Admin:
 
     async def close(self) -> None:
         """Disconnect. A second call has no effect."""
-        shared, self._shared = self._shared, None
+        shared, self._shared, self._joined = self._shared, None, None
         if shared is not None:
             await shared.leave()
 

@@ -6,8 +6,8 @@
                 ...
 
 With `subscribe` the group shares the queues as push consumers do; with `assign` this consumer gets
-exactly the queues it names. Offsets of messages returned by earlier polls are committed: in the
-background with `auto_ack`, or with `commit`. `seek` moves to any offset.
+exactly the queues it names. Offsets of messages that earlier polls returned are committed: in the
+background with `auto_ack`, or with `commit`.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
+from tianzhou.client.session.joining import ChangesNameServers
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -43,7 +44,7 @@ _CLIENT: Final = ClientOptions()
 POLL_S: Final = 5.0
 
 
-class LitePullConsumer:
+class LitePullConsumer(ChangesNameServers):
     """Poll messages that are prefetched in the background.
 
     Methods raise UsageError for invalid arguments, ClientClosed if the consumer is not running, and
@@ -88,8 +89,6 @@ class LitePullConsumer:
             self, state, group=self.group, topics=list(self._wanted), nameserver=self._nameserver
         )
 
-    # Life
-
     async def start(self) -> Self:
         """Join the group and start prefetching; an `async with` block does this.
 
@@ -101,6 +100,7 @@ class LitePullConsumer:
         context = ConsumerContext.join(
             self.group, self.options, self._client, self._fail, nameserver=self._nameserver
         )
+        self._joined = context.shared
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(context.leave)
             acknowledger = Acknowledger(context, polls.ready)

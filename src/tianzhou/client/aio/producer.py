@@ -1,8 +1,8 @@
 """The producer.
 
-Many tasks of one event loop may send at the same time. Each send has one deadline for all its
-attempts, uses another broker when one fails, and refreshes the route when a response shows that it
-is stale. A message may be stored twice if a response is lost; both copies have one unique id.
+Many tasks of one event loop may send at once. Each send has one deadline for all its attempts, uses
+another broker when one fails, and refreshes the route when a response shows that it is stale. A
+message may be stored twice if a response is lost; both copies have one unique id.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from tianzhou.client.core.routing import Selector, at_address, check_message
 from tianzhou.client.core.send_request import SendResult, check_batchable
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, ProducerOptions, checked_group, client_repr
+from tianzhou.client.session.joining import ChangesNameServers
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.client.tracing import SendTrace, untraced_group
 from tianzhou.record.message import Message, MessageView
@@ -33,7 +34,7 @@ _CLIENT: Final = ClientOptions()
 _OPTIONS: Final = ProducerOptions()
 
 
-class Producer:
+class Producer(ChangesNameServers):
     """Send messages to topics.
 
     Use it in an `async with` block, or call `start` and `close`:
@@ -77,13 +78,11 @@ class Producer:
             state = "closed" if self._closing.done() else "closing"
         return client_repr(self, state, group=self.group, nameserver=self._nameserver)
 
-    # Starting and closing
-
     async def start(self) -> Self:
         """Start the producer. Raises UsageError if it was started before."""
         if self._sender is not None:
             raise UsageError("a producer is started once")
-        shared = SharedClient.join(self._nameserver, self._client)
+        shared = self._joined = SharedClient.join(self._nameserver, self._client)
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(shared.leave)
             trace = await self._traced() if self.options.trace else None

@@ -38,6 +38,7 @@ from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import Sql92, subscribe
 from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, Retry, remote_error
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
+from tianzhou.client.session.joining import ChangesNameServers
 from tianzhou.client.session.shared_client import SharedClient
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
@@ -68,7 +69,7 @@ class PullResult:
     """The replica that responded: 0 is the master, others are slaves."""
 
 
-class PullConsumer:
+class PullConsumer(ChangesNameServers):
     """Pull messages from a queue at an offset of your choice.
 
     Methods raise ClientClosed if the consumer is not running, and UsageError for invalid arguments.
@@ -110,12 +111,12 @@ class PullConsumer:
         """
         if self._shared is not None:
             raise UsageError(f"consumer of {self.group} was started before")
-        self._shared = SharedClient.join(self._nameserver, self._client)
+        self._shared = self._joined = SharedClient.join(self._nameserver, self._client)
         return self
 
     async def stop(self) -> None:
         """Disconnect. A second call has no effect."""
-        shared, self._shared = self._shared, None
+        shared, self._shared, self._joined = self._shared, None, None
         if shared is not None:
             await shared.leave()
 

@@ -29,6 +29,7 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes, subscribe
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group, client_repr
+from tianzhou.client.session.joining import ChangesNameServers
 from tianzhou.client.termination import on_terminate
 from tianzhou.client.tracing import ConsumeTrace, untraced_group
 from tianzhou.wire.queues import MessageQueue
@@ -37,7 +38,7 @@ _DEFAULTS: Final = ConsumerOptions()
 _CLIENT: Final = ClientOptions()
 
 
-class PushConsumer:
+class PushConsumer(ChangesNameServers):
     """Consume messages with a listener or an `async for` loop.
 
     The members of a group share the queues of the subscribed topics. Methods raise ClientClosed if
@@ -83,8 +84,6 @@ class PushConsumer:
         return client_repr(
             self, state, group=self.group, topics=list(self._wanted), nameserver=self._nameserver
         )
-
-    # Before it starts
 
     def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
         """Subscribe to a topic, before the start or while the consumer runs.
@@ -152,6 +151,7 @@ class PushConsumer:
         context = ConsumerContext.join(
             self.group, self.options, self._client, self.fail, nameserver=self._nameserver
         )
+        self._joined = context.shared
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(context.leave)
             self._parts = RunningPushConsumer(context, self._listener)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from tianzhou.base.nameserver_addresses import is_host_name
 from tianzhou.client.core.routing import (
     DEFAULT_TOPIC_QUEUES,
     MASTER,
@@ -52,6 +53,9 @@ PAUSE_MAX_S: Final = 2.0
 
 RETRY_S: Final = 30.0
 """How long a broker may be unreachable. A restart with recovery takes seconds."""
+RESOLVE_AGAIN_S: Final = 30.0
+"""How long a connection to the host name of a name server is used: the name may lead to another
+one by then, to which alone the brokers register."""
 
 
 class Brokers:
@@ -74,6 +78,8 @@ class Brokers:
         self._credentials = credentials
         self._retry_s = retry_s
         self._connections: dict[str, BlockingConnection] = {}
+        self._renew_s = dict.fromkeys(filter(is_host_name, self._nameservers), 0.0)
+        """When to open the connection to a host name again, which resolves it again."""
         self._routes: dict[str, TopicRoute] = {}
 
     # Connections
@@ -128,7 +134,7 @@ class Brokers:
         failures: dict[str, str] = {}
         for address in list(self._nameservers):
             try:
-                header, body = self.connection(address).call(request)
+                header, body = self._nameserver(address).call(request)
             except ClientError as error:
                 self.drop(address)
                 failures[address] = str(error)
@@ -136,6 +142,13 @@ class Brokers:
             else:
                 return header.code, header.remark, bytes(body)
         raise NoNameServer(failures)
+
+    def _nameserver(self, address: str) -> BlockingConnection:
+        renew_s = self._renew_s.get(address)
+        if renew_s is not None and time.monotonic() >= renew_s:
+            self.drop(address)
+            self._renew_s[address] = time.monotonic() + RESOLVE_AGAIN_S
+        return self.connection(address)
 
     def topics(self) -> list[str]:
         """Return all topics that the NameServer knows, including system topics.

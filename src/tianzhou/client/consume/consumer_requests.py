@@ -135,7 +135,7 @@ class ConsumerRequests:
             "PROP_CONSUME_TYPE": self._member.consume_type.value,
             "PROP_CONSUMEORDERLY": str(options.orderly).lower(),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-            "PROP_NAMESERVER_ADDR": ";".join(self._shared.nameservers.addresses),
+            "PROP_NAMESERVER_ADDR": ";".join(self._shared.nameservers.entries),
             "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
             "concurrency": str(options.concurrency),
             "messageModel": self._member.describe().message_model.value,

@@ -1,16 +1,12 @@
 """Routes of topics: requested at first use, refreshed regularly and when a broker reports that they
 changed, and watched.
-
-The NameServer is chosen at random, because many clients may start at the same time; the next one is
-used when it does not respond. Host names are resolved for every connection, so a NameServer may
-move.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
@@ -22,21 +18,10 @@ from tianzhou.client.core.routing import (
     light_route,
     route_of,
 )
-from tianzhou.client.errors import (
-    CallTimeout,
-    ClientClosed,
-    ConnectionLost,
-    NoNameServer,
-    TopicNotFound,
-    Unreachable,
-    remote_error,
-)
-from tianzhou.client.transport.pool import Connections
+from tianzhou.client.errors import ClientClosed, TopicNotFound
+from tianzhou.client.session.name_servers import NameServers
 from tianzhou.record.light_queues import is_light
-from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.codec import Header
 from tianzhou.wire.names import DEFAULT_TOPIC
-from tianzhou.wire.routes import ClusterTable, TopicRouteData, decode_cluster_table, decode_route
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -48,66 +33,6 @@ CALM_S: Final = 0.5
 """Pause after such a refresh, however often brokers report changes."""
 
 OnChange = Callable[[TopicRoute], None]
-
-
-class NameServers:
-    """Requests to any of several NameServers.
-
-    Owner: the event loop.
-    """
-
-    def __init__(
-        self, addresses: Sequence[str], connections: Connections, call_timeout_s: float
-    ) -> None:
-        assert addresses
-        self.addresses = tuple(addresses)
-        self._connections = connections
-        self._call_timeout_s = call_timeout_s
-        self._index = random.randrange(len(self.addresses))
-
-    @property
-    def current(self) -> str:
-        """The address that gets the next request."""
-        return self.addresses[self._index]
-
-    async def call(
-        self, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_s: float | None = None
-    ) -> tuple[Header, bytes]:
-        """Return the response of the first NameServer that responds. Raises NoNameServer."""
-        failures: dict[str, str] = {}
-        loop = asyncio.get_running_loop()
-        each_s = timeout_s or self._call_timeout_s
-        deadline = loop.time() + each_s * len(self.addresses)
-        # One attempt more than there are servers: a connection may have died since its last use.
-        for _ in range(len(self.addresses) + 1):
-            left_s = min(each_s, deadline - loop.time())
-            if left_s <= 0:
-                break
-            address = self.current
-            try:
-                return await self._connections.call(address, code, ext, body, timeout_s=left_s)
-            except (Unreachable, ConnectionLost, CallTimeout) as error:
-                failures[address] = str(error)
-                if self.current == address:  # another caller may have moved on already
-                    self._index = (self._index + 1) % len(self.addresses)
-        raise NoNameServer(failures)
-
-    async def route(self, topic: str) -> TopicRouteData:
-        """Raises TopicNotFound, NoNameServer, RemoteError."""
-        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        answer, body = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise TopicNotFound(topic)
-        if answer.code != ResponseCode.SUCCESS:
-            raise remote_error(self.current, answer.code, answer.remark)
-        return decode_route(body)
-
-    async def cluster_table(self) -> ClusterTable:
-        """Return all brokers of all clusters. Raises NoNameServer and RemoteError."""
-        answer, body = await self.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        if answer.code != ResponseCode.SUCCESS:
-            raise remote_error(self.current, answer.code, answer.remark)
-        return decode_cluster_table(body)
 
 
 class Routes:
@@ -241,6 +166,7 @@ class Routes:
                 async with asyncio.timeout_at(due_s):
                     await self._reported.wait()
             if loop.time() >= due_s:
+                await self._nameservers.resolve()
                 await self.refresh_all()
                 due_s = loop.time() + interval_s
                 continue

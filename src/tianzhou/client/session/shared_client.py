@@ -16,7 +16,6 @@ client id and connections.
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
@@ -29,7 +28,9 @@ from tianzhou.client.identity import client_id
 from tianzhou.client.options import ClientOptions, parse_nameservers
 from tianzhou.client.session.broker_requests import BrokerRequests, ClientHandler
 from tianzhou.client.session.heartbeats import Describe, Heartbeats
-from tianzhou.client.session.routes import NameServers, OnChange, Routes
+from tianzhou.client.session.joining import JoinedClients, Key
+from tianzhou.client.session.name_servers import NameServers
+from tianzhou.client.session.routes import OnChange, Routes
 from tianzhou.client.transport.aio import Connection
 from tianzhou.client.transport.pool import Connections
 from tianzhou.wire._generated_codes import ResponseCode
@@ -38,11 +39,8 @@ from tianzhou.wire.codec import Header
 log: Final = logging.getLogger("tianzhou.client")
 
 _DEFAULTS: Final = ClientOptions()
-_Key = tuple[asyncio.AbstractEventLoop, tuple[str, ...], ClientOptions]
-
-_joined: Final[dict[_Key, list["SharedClient"]]] = {}
-_joining: Final = threading.Lock()
-"""Guards `_joined`: several threads may each have an event loop."""
+_Key = Key[asyncio.AbstractEventLoop]
+_joined: Final = JoinedClients[asyncio.AbstractEventLoop, "SharedClient"]()
 
 
 class SharedClient:
@@ -53,7 +51,7 @@ class SharedClient:
 
     def __init__(self, key: _Key) -> None:
         self._key = key
-        _loop, addresses, options = key
+        options = key.options
         self.client_id: Final = client_id(options)
         """`ip@instance[@unit]`."""
         self._reserved: set[str] = set()
@@ -61,7 +59,9 @@ class SharedClient:
         self._requests = BrokerRequests()
         self.connections: Final = Connections(options, self._requests.requested, self._greet)
         self._heartbeats = Heartbeats(self.client_id, self.connections, options.call_timeout_s)
-        self.nameservers: Final = NameServers(addresses, self.connections, options.call_timeout_s)
+        self.nameservers: Final = NameServers(
+            key.nameservers, self.connections, options.call_timeout_s
+        )
         self.routes: Final = Routes(self.nameservers, self._learned)
         self.known_route: Final = self.routes.known
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,7 +72,7 @@ class SharedClient:
 
     @property
     def options(self) -> ClientOptions:
-        return self._key[2]
+        return self._key.options
 
     # Joining and leaving
 
@@ -88,17 +88,9 @@ class SharedClient:
 
         A client that already has a consumer of `consumer_group` is not shared with a second one.
         """
-        key = (asyncio.get_running_loop(), parse_nameservers(nameserver), options)
-        with _joining:
-            for gone in [known for known in _joined if known[0].is_closed()]:
-                del _joined[gone]
-            clients = _joined.setdefault(key, [])
-            for shared in clients:
-                if consumer_group is None or consumer_group not in shared._reserved:
-                    break
-            else:
-                shared = cls(key)
-                clients.append(shared)
+        key = _Key(asyncio.get_running_loop(), parse_nameservers(nameserver), options)
+        found = _joined.find(key, lambda known: consumer_group not in known._reserved)
+        shared = found or _joined.add(key, cls(key))
         shared._count += 1
         if consumer_group is not None:
             shared._reserved.add(consumer_group)
@@ -111,11 +103,7 @@ class SharedClient:
         self._reserved.discard(consumer_group or "")
         if self._count:
             return
-        with _joining:
-            clients = _joined.get(self._key, [])
-            clients.remove(self)
-            if not clients:
-                _joined.pop(self._key, None)
+        _joined.remove(self._key, self)
         ending = tuple(self._tasks)
         for task in ending:
             task.cancel()
@@ -123,6 +111,16 @@ class SharedClient:
         self._requests.cancel()
         await self.connections.close()
         await asyncio.gather(*ending, return_exceptions=True)
+
+    def update_name_servers(self, nameservers: tuple[str, ...]) -> None:
+        """Use these name servers, in every client that has used the same ones so far."""
+        if not self._count:  # closed
+            return
+        key = self._key._replace(nameservers=nameservers)
+        for shared in _joined.move(self._key, key):
+            shared._key = key
+            shared.nameservers.replace(nameservers)
+            shared._run(shared.routes.refresh_all())
 
     # Routes
 
@@ -261,7 +259,7 @@ class SharedClient:
             await self.heartbeat_now()
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = self._key[0].create_task(work)
+        task = self._key.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -281,7 +279,7 @@ class SharedClient:
             here = asyncio.get_running_loop()
         except RuntimeError:
             here = None
-        loop = self._key[0]
+        loop = self._key.loop
         if here is not loop:
             which = "which is closed by now" if loop.is_closed() else "and not to this one"
             raise UsageError(

@@ -25,7 +25,7 @@ from tianzhou.client.admin import (
 )
 from tianzhou.client.aio import admin as aio
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.sync.runner import runner
+from tianzhou.client.sync.runner import ChangesNameServers, runner
 
 Inner = TypeVar("Inner")
 P = ParamSpec("P")
@@ -171,7 +171,7 @@ class Timers(Noun[timers.Timers]):
     delayed = blocking(timers.Timers.delayed)
 
 
-class Admin:
+class Admin(ChangesNameServers[aio.Admin]):
     """Inspect and change a cluster, from any thread. Use it in a `with` block.
 
     Nouns, methods and errors are those of `tianzhou.client.Admin`.

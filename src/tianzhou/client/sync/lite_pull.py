@@ -15,7 +15,7 @@ from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.sync.runner import runner
+from tianzhou.client.sync.runner import ChangesNameServers, runner
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -24,7 +24,7 @@ _CLIENT: Final = ClientOptions()
 T = TypeVar("T")
 
 
-class LitePullConsumer:
+class LitePullConsumer(ChangesNameServers[aio.LitePullConsumer]):
     """Poll messages that are prefetched in the background, from any thread.
 
     Arguments and errors are those of `tianzhou.client.LitePullConsumer`.

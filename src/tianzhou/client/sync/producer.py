@@ -21,7 +21,7 @@ from tianzhou.client.core.routing import Selector
 from tianzhou.client.core.send_request import SendResult
 from tianzhou.client.core.transaction import TransactionState
 from tianzhou.client.options import ClientOptions, ProducerOptions
-from tianzhou.client.sync.runner import Runner, runner
+from tianzhou.client.sync.runner import ChangesNameServers, Runner, runner
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire.queues import MessageQueue
 
@@ -32,7 +32,7 @@ CheckTransaction = Callable[[MessageView], TransactionState]
 """Returns the outcome of the transaction of a message. It runs in a thread and may block."""
 
 
-class Producer:
+class Producer(ChangesNameServers[aio.Producer]):
     """Send messages to topics, from any thread.
 
     Arguments and errors are those of `tianzhou.client.Producer`.

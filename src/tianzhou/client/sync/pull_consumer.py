@@ -13,13 +13,13 @@ from tianzhou.client.aio import pull_consumer as aio
 from tianzhou.client.aio.pull_consumer import PullResult
 from tianzhou.client.core.subscription import Sql92
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.sync.runner import runner
+from tianzhou.client.sync.runner import ChangesNameServers, runner
 from tianzhou.wire.queues import MessageQueue
 
 _CLIENT: Final = ClientOptions()
 
 
-class PullConsumer:
+class PullConsumer(ChangesNameServers[aio.PullConsumer]):
     """Pull messages from a queue at an offset of your choice, from any thread.
 
     Arguments and errors are those of `tianzhou.client.PullConsumer`.

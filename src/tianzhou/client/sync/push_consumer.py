@@ -23,7 +23,7 @@ from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import AckHandle, ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.sync.runner import Runner, runner
+from tianzhou.client.sync.runner import ChangesNameServers, Runner, runner
 from tianzhou.client.termination import on_terminate
 from tianzhou.wire.queues import MessageQueue
 
@@ -39,7 +39,7 @@ were fetched, so the time is short."""
 T = TypeVar("T")
 
 
-class PushConsumer:
+class PushConsumer(ChangesNameServers[aio.PushConsumer]):
     """Consume messages with a listener or a `for` loop, from any thread.
 
     Arguments and errors are those of `tianzhou.client.PushConsumer`.

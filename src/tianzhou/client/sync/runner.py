@@ -13,7 +13,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tianzhou.base.errors import UsageError
 
@@ -74,6 +74,35 @@ class Runner:
         if self._thread.is_alive():  # in a child process it is not
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_S)
+
+
+class _Changes(Protocol):
+    def update_name_servers(self, nameserver: str) -> None: ...
+
+
+Changing = TypeVar("Changing", bound=_Changes)
+
+
+class ChangesNameServers(Generic[Changing]):
+    """The part of every blocking client that replaces its NameServers while it runs."""
+
+    _inner: Changing
+
+    def update_name_servers(self, nameserver: str) -> None:
+        """Use these NameServers from now on: `host:port;host:port`.
+
+        Nothing is interrupted: requests that wait for a NameServer that is not in the list are
+        sent to another one. The change applies to all blocking clients of this process that were
+        started with the same NameServers and options, because they share their connections. Raises
+        UsageError for an invalid list.
+
+            producer.update_name_servers("10.0.0.1:9876;10.0.0.4:9876")
+        """
+
+        async def update() -> None:
+            self._inner.update_name_servers(nameserver)
+
+        runner().run(update())
 
 
 def runner() -> Runner:

@@ -113,6 +113,12 @@ class Connections:
         spent_s = self._loop.time() - begun
         return await connection.call(code, ext, body, timeout_s=timeout_s, spent_s=spent_s)
 
+    def drop(self, address: str) -> None:
+        """Close the connection to an address that is not used any more."""
+        connection = self.maybe_connection(address)
+        if connection is not None:
+            connection.close()
+
     async def close(self) -> None:
         """Write queued data, then close every connection."""
         self._is_closed = True
