@@ -69,6 +69,7 @@ pipeline status archive.yml
 pipeline reset archive.yml -y
 """
 ELSEWHERE: Final = {
+    "broker clean": "cli/test_cli_clean.py",
     "broker forget": "cli/test_cli_brokers.py",
     "broker promote": "replication/ha_cluster.py",
     "demo": "pipelines/test_demo.py",

@@ -125,6 +125,35 @@ def test_broker_form_drains_a_broker_and_undoes_it(page: Page, site: Site) -> No
     assert site.mq._do(lambda: site.mq._running().slices.topics.permission.bits) == 6
 
 
+def test_broker_form_cleans_a_broker(page: Page, site: Site) -> None:
+    """The files of the site are large, so nothing expires; tests/cli/test_cli_clean.py removes."""
+    page.goto("/brokers/broker-a")
+    page.get_by_role("link", name="Clean").click()
+    expect(page.locator("#facts")).to_contain_text("Messages of the last 72 hours stay")
+    page.fill("input[name=keep]", "5")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("#facts")).to_contain_text("Messages of the last 5 hours stay")
+    expect(page.locator("tbody")).to_contain_text(site.mq.broker)
+    expect(page.locator("main")).to_contain_text("Nothing to remove")
+    # Queues of a topic that no longer exists, as after its table was restored from a backup.
+    send(site.mq, "left-behind", b"one")
+    forget_topic(site, "left-behind")
+    page.reload()
+    expect(page.locator("#facts")).to_contain_text("Topics that no longer exist: left-behind.")
+    page.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("status")).to_contain_text("Removed 0 log files")
+    page.goto("/brokers/broker-a/clean?keep=0x5")
+    expect(page.locator("main")).to_contain_text("must be a whole number, got '0x5'")
+
+
+def forget_topic(site: Site, name: str) -> None:
+    def forget() -> None:
+        topics = site.mq._running().slices.topics.topics
+        topics.remove(name)
+
+    site.mq._do(forget)
+
+
 def test_dlq_form_replays_dead_letters_once_unless_repeated(page: Page, site: Site) -> None:
     page.goto("/dlq")
     page.locator("tbody").get_by_role("link", name="shipping").click()

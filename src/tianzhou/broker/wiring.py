@@ -112,6 +112,8 @@ def build(
         group=lambda: mode.shared_settings,
         replication=replicas.replication.view,
         raft=mode.raft_view,
+        hold=mode.hold,
+        may_administer=mode.may_administer,
     )
     seen = observe.Observed(
         topics=topic,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tianzhou.admin.commands.broker import acknowledge, drain, forget
+from tianzhou.admin.commands.broker import acknowledge, clean, drain, forget
 from tianzhou.admin.commands.broker import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.replication import promote
@@ -107,7 +107,7 @@ def broker(
     serve.run(lambda: broker_start.start(options))
 
 
-for command in (acknowledge, drain, forget, promote, status, config_command):
+for command in (acknowledge, clean, drain, forget, promote, status, config_command):
     broker.add_command(command)
 
 

@@ -65,6 +65,7 @@ PAGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/topics/{name}/delete", topics.ask_delete),
     ("/groups/{name}/reset", groups.ask_reset),
     ("/groups/{name}/switch", groups.ask_switch),
+    ("/brokers/{name}/clean", brokers.ask_clean),
     ("/brokers/{name}/drain", brokers.ask_drain),
 )
 CHANGES: Final[tuple[tuple[str, Page], ...]] = (
@@ -74,6 +75,7 @@ CHANGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/topics/{name}/delete", topics.delete),
     ("/groups/{name}/reset", groups.reset),
     ("/groups/{name}/switch", groups.switch),
+    ("/brokers/{name}/clean", brokers.clean),
     ("/brokers/{name}/drain", brokers.drain),
     ("/dlq/{group}/confirm", dlq.ask_replay),
     ("/dlq/{group}/replay", dlq.replay),

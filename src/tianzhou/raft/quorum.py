@@ -16,6 +16,12 @@ def won(members: Members, granted: Container[NodeId]) -> bool:
     return agreed(members, lambda voter: int(voter in granted)) == 1
 
 
+def is_pair(voters: int) -> bool:
+    """Whether a group has an even number of voters below four: both must be up, so that it is worse
+    than one voter alone. A witness is a voter."""
+    return 0 < voters < 4 and voters % 2 == 0
+
+
 def _middle(voters: Iterable[NodeId], reached: Callable[[NodeId], int]) -> int:
     # Of n sorted numbers, those from rank (n - 1) // 2 on are a majority.
     numbers = sorted(map(reached, voters))

@@ -6,7 +6,8 @@ backup keeps its age, and a test can control the clock.
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
@@ -90,6 +91,26 @@ def verdict(
     return Verdict(0, "")
 
 
+class Hold(NamedTuple):
+    """The first byte of the log that must stay, and what needs it."""
+
+    offset: int
+    reason: str
+
+
+class Cleaning(NamedTuple):
+    """What an operator may remove now."""
+
+    files: int
+    """How many of the oldest files."""
+    until: PhysicalOffset
+    """Where the log starts once they are removed."""
+    held: int
+    """Files that are as old, and stay."""
+    reason: str
+    """What needs the first of these; empty if there are none."""
+
+
 class Retention:
     """Owner: the store's writer."""
 
@@ -115,6 +136,27 @@ class Retention:
             return files
         size = self._log.file_bytes
         return sum(segment.start + size <= floor for segment in self._log.segments[:files])
+
+    def cleaning(
+        self, *, now_ms: int, keep_hours: int | None, holds: Iterable[Hold] = ()
+    ) -> Cleaning:
+        """What may be removed by hand: the files older than `keep_hours`, or than the retention if
+        it is None, that end before every one of `holds`, and before the floor."""
+        hours = self.config.retention_hours if keep_hours is None else keep_hours
+        config = replace(self.config, retention_hours=hours)
+        expired = verdict(self._ages(now_ms), Pressure.NONE, 0, config, by_hand=True).files
+        floor = self.floor()
+        every = list(holds)
+        if floor is not None:
+            every.append(Hold(floor, "messages in them wait for delivery"))
+        hold = min(every, default=None)
+        files = expired
+        if hold is not None:
+            size = self._log.file_bytes
+            ends = [segment.start + size for segment in self._log.segments[:expired]]
+            files = sum(end <= hold.offset for end in ends)
+        reason = hold.reason if hold is not None and files < expired else ""
+        return Cleaning(files, self.begin_after(files), expired - files, reason)
 
     def begin_after(self, files: int) -> PhysicalOffset:
         """Return where the log starts once this many of its oldest files are removed."""

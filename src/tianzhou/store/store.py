@@ -590,6 +590,11 @@ class MessageStore:
         yet."""
         return self._upkeep.clean(by_hand=by_hand, wait=wait)
 
+    def remove_oldest(self, files: int) -> int:
+        """Remove this many of the oldest log files, which `retention.cleaning` counted; as `clean`
+        does, in all other respects."""
+        return self._upkeep.remove_oldest(files)
+
     def delete_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
         """Remove the queues of a topic. Its records stay in the log until that expires.
 

@@ -297,15 +297,7 @@ class Upkeep:
         pressure = pressure_of(usage.used_ratio, config)
         now_ms = self._clock.now_ms()
         due = self.retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
-        if due:
-            # The next start takes a log that starts after the recorded offset for damaged. And only
-            # the queues record the offsets of expired messages: they must be durable first, or a
-            # crash would let the queues restart at 0.
-            self._flusher.record_begin(self.retention.begin_after(due))
-            self._wait_saved(wait)
-            self.checkpoint(whole=wait)
-            self._wait_saved(wait)
-        removed = self._remove_expired(whole=wait)
+        removed = self.remove_oldest(due, wait=wait)
         self._fence.refusal = ""
         if pressure is Pressure.REFUSE:
             self._fence.refusal = (
@@ -313,6 +305,19 @@ class Upkeep:
                 f"{config.disk_refuse_ratio:.0%}; writes are rejected until space is freed"
             )
         return removed
+
+    def remove_oldest(self, files: int, *, wait: bool = False) -> int:
+        """Remove this many of the oldest log files; as `clean` does, in all other respects."""
+        self._fence.raise_if_broken()
+        if files:
+            # The next start takes a log that starts after the recorded offset for damaged. And only
+            # the queues record the offsets of expired messages: they must be durable first, or a
+            # crash would let the queues restart at 0.
+            self._flusher.record_begin(self.retention.begin_after(files))
+            self._wait_saved(wait)
+            self.checkpoint(whole=wait)
+            self._wait_saved(wait)
+        return self._remove_expired(whole=wait)
 
     def _wait_saved(self, wait: bool) -> None:
         if wait and self._flusher.thread is not None:

@@ -173,6 +173,8 @@ class RequestCode(enum.IntEnum):
     PROMOTE_BROKER = 90031
     STEP_DOWN_BROKER = 90032
     ACKNOWLEDGE_INCIDENTS = 90040
+    VIEW_CLEANING = 90041
+    CLEAN_LOG = 90042
     VIEW_NAMESERVER = 90050
     FORGET_BROKER = 90051
     POP_MESSAGE = 200050
@@ -367,6 +369,8 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.PROMOTE_BROKER,
         RequestCode.STEP_DOWN_BROKER,
         RequestCode.ACKNOWLEDGE_INCIDENTS,
+        RequestCode.VIEW_CLEANING,
+        RequestCode.CLEAN_LOG,
     }
 )
 

@@ -137,6 +137,8 @@ BROKER_EFFECTS: Final = {
     RequestCode.PROMOTE_BROKER: Effect.LOCAL,
     RequestCode.STEP_DOWN_BROKER: Effect.LOCAL,
     RequestCode.ACKNOWLEDGE_INCIDENTS: Effect.LOCAL,
+    RequestCode.VIEW_CLEANING: Effect.NONE,
+    RequestCode.CLEAN_LOG: Effect.LOCAL,
     RequestCode.POP_MESSAGE: Effect.MESSAGES,
     RequestCode.ACK_MESSAGE: Effect.MESSAGES,
     RequestCode.PEEK_MESSAGE: Effect.NONE,

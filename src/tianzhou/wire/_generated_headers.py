@@ -7,6 +7,7 @@ from typing import Final
 
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import (
+    CleaningRequest,
     CloneGroupOffsetRequest,
     CreateTopicRequest,
     DeleteGroupRequest,
@@ -128,6 +129,7 @@ __all__ = [
     "ChangeInvisibleTimeResponse",
     "ChangeRaftRequest",
     "CheckTransactionStateRequest",
+    "CleaningRequest",
     "CloneGroupOffsetRequest",
     "ConsumeMessageDirectlyRequest",
     "ConsumerGroupRequest",
@@ -306,6 +308,8 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[ExtFields]]] = {
     RequestCode.CHANGE_RAFT: ChangeRaftRequest,
     RequestCode.PROMOTE_BROKER: PromoteBrokerRequest,
     RequestCode.STEP_DOWN_BROKER: StepDownBrokerRequest,
+    RequestCode.VIEW_CLEANING: CleaningRequest,
+    RequestCode.CLEAN_LOG: CleaningRequest,
     RequestCode.FORGET_BROKER: BrokerNameRequest,
     RequestCode.POP_MESSAGE: PopMessageRequest,
     RequestCode.ACK_MESSAGE: AckMessageRequest,

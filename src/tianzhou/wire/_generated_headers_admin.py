@@ -207,6 +207,13 @@ class StepDownBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     broker_id: Int64 = field(name="brokerId")
 
 
+class CleaningRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Selects old log files: by age in hours, and below an offset."""
+
+    keep_hours: Int32 | None = field(name="keepHours", default=None)
+    below: Int64 | None = None
+
+
 class ResetOffsetRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Moves a group to another time or offset."""
 

@@ -207,6 +207,35 @@ class _ClientStatusText(msgspec.Struct, rename="camel"):
     message_queue_table: dict[str, int] = {}
 
 
+class CleaningView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Response to VIEW_CLEANING and CLEAN_LOG: what is removed, and what remains."""
+
+    begin: int
+    """Where the log starts now."""
+    files: int
+    """Log files to remove."""
+    held: int = 0
+    """Log files that are as old, but stay."""
+    held_because: str = ""
+    keep_hours: int
+    """Messages younger than this stay."""
+    oldest_ms: int = -1
+    """When the oldest message that remains was stored; -1: none remains."""
+    size: int
+    """Bytes of these log files."""
+    unused_topics: tuple[str, ...] = ()
+    """Topics that no longer exist, but still have queues; they are removed, too."""
+    until: int
+    """Where the log starts afterwards."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.files and not self.unused_topics
+
+
+decode_cleaning_view = BodyReader(CleaningView).read
+
+
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     """Response to ACKNOWLEDGE_INCIDENTS: the closed incidents."""
 

@@ -1,4 +1,4 @@
-"""`tianzhou broker acknowledge`, `config`, `drain` and `forget`: manage a running broker."""
+"""Manage a running broker: `tianzhou broker acknowledge`, `clean`, `config`, `drain`, `forget`."""
 
 from contextlib import nullcontext
 from time import monotonic, sleep
@@ -8,13 +8,17 @@ import click
 
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.failures import Failure, not_found
-from tianzhou.admin.commands.session import Session, asking
+from tianzhou.admin.commands.session import Session, asking, force
 from tianzhou.base.settings import masked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
     from rich.table import Table
 
     from tianzhou.client.core.admin_results import Traffic
+    from tianzhou.wire.admin_bodies import CleaningView
 
 POLL_S: Final = 1.0
 """Seconds between two checks of a broker that is drained."""
@@ -35,6 +39,87 @@ def acknowledge(session: Session, name: str | None) -> None:
         f"{name} has no incidents to acknowledge"
     )
     session.done({"broker": name, "acknowledged": closed}, said)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--keep",
+    "keep_hours",
+    type=click.IntRange(0),
+    metavar="HOURS",
+    help="Keep the messages of the last HOURS; default: those within the retention.",
+)
+@force
+@asking
+def clean(session: Session, *, name: str | None, keep_hours: int | None, yes: bool) -> None:
+    """Remove expired log files and unused topics of broker NAME now.
+
+    Shows what would be removed at the broker and its replicas, then prompts. Settings do not
+    change. Files that a delayed message or a replica still needs stay.
+    """
+    name = session.broker(name)
+    found = session.admin.brokers.cleaning(name, keep_hours=keep_hours)
+    if not session.as_json:
+        output.show(_cleaning_table(name, found))
+    if all(view.is_empty for view in found.values()):
+        facts = _cleaning_facts(name, found, is_removed=False)
+        session.done(facts, f"nothing to remove on {name}")
+        return
+    files = sum(view.files for view in found.values())
+    hours = next(iter(found.values())).keep_hours
+    session.confirm(
+        f"remove {files} log files of {name} and keep the messages of the last {hours} hours?",
+        yes=yes,
+    )
+    from tianzhou.client.core.views import size_text
+
+    with session.busy("until the files are removed"):
+        removed = session.admin.brokers.clean(name, keep_hours=keep_hours)
+    size = size_text(sum(view.size for view in removed.values()))
+    files = sum(view.files for view in removed.values())
+    session.done(
+        _cleaning_facts(name, removed, is_removed=True), f"removed {files} log files, {size}"
+    )
+
+
+def _cleaning_table(name: str, found: "Mapping[str, CleaningView]") -> "RenderableType":
+    from tianzhou.client.core.views import size_text
+
+    rows = [
+        (
+            address,
+            view.files,
+            size_text(view.size),
+            output.time_text(view.oldest_ms) or "none",
+            f"{view.held}: {view.held_because}" if view.held else "",
+        )
+        for address, view in found.items()
+    ]
+    columns = ("broker", "log files", "size", "oldest message afterwards", "older files that stay")
+    table = output.table(columns, rows, title=f"to be removed on {name}")
+    topics = next(iter(found.values())).unused_topics
+    if not topics:
+        return table
+    return output.stack(table, output.sentence(f"unused topics: {', '.join(topics)}"))
+
+
+def _cleaning_facts(
+    name: str, found: "Mapping[str, CleaningView]", *, is_removed: bool
+) -> dict[str, Any]:
+    views = {
+        address: {
+            "files": view.files,
+            "size": view.size,
+            "oldest_ms": view.oldest_ms if view.oldest_ms > 0 else None,
+            "held": view.held,
+            "held_because": view.held_because,
+            "unused_topics": list(view.unused_topics),
+        }
+        for address, view in found.items()
+    }
+    keep_hours = next(iter(found.values())).keep_hours
+    return {"broker": name, "keep_hours": keep_hours, "removed": is_removed, "brokers": views}
 
 
 @click.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from tianzhou.admin.commands import message_facts, output, queues
+from tianzhou.admin.commands import message_facts, output, queues, readable
 from tianzhou.admin.commands.failures import ExitCode, failure_of
 from tianzhou.admin.commands.session import Session, asking, topic_name
 from tianzhou.admin.commands.times import parse_time
@@ -213,7 +213,10 @@ def _look(
     from tianzhou.client.sync.pull_consumer import PullConsumer
 
     is_tail = not until_end and idle_s is None
-    with PullConsumer(queues.READER, nameserver=session.nameserver) as consumer:
+    with (
+        readable.explained(session, topic),
+        PullConsumer(queues.READER, nameserver=session.nameserver) as consumer,
+    ):
         at = place.begin(session, consumer, topic)
         if place.last is not None:
             yield _newest(consumer, at, wanted, place.last)
@@ -294,9 +297,8 @@ class Place:
         self, session: Session, consumer: "PullConsumer", topic: str
     ) -> "dict[MessageQueue, int]":
         """The queues to read, and the first offset of each."""
-        if self.queue_id is None:
-            chosen = list(consumer.queues(topic))
-        else:
+        chosen = readable.queues_of(session, consumer, topic)
+        if self.queue_id is not None:
             chosen = [queues.one(session, topic, self.queue_id, self.broker)]
         return {queue: self._begin(consumer, queue) for queue in chosen}
 
@@ -365,6 +367,7 @@ def _join(
     from tianzhou.client.core.offsets import StartPosition
     from tianzhou.client.sync.lite_pull import LitePullConsumer
 
+    readable.check_group(session, topic, group)
     ends = {"earliest": StartPosition.FIRST, "latest": StartPosition.LAST}
     begin = ends[start] if isinstance(start, str) else datetime.fromtimestamp(start / 1000, UTC)
     with LitePullConsumer(

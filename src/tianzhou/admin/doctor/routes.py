@@ -87,7 +87,7 @@ def _no_route(
     admin: "Admin", topic: str, masters: Mapping[str, str], configs: Mapping[str, Mapping[str, str]]
 ) -> Iterable[Finding]:
     about = f"topic {topic}"
-    held = [broker for broker, address in masters.items() if _has(address, topic)]
+    held = [broker for broker, address in masters.items() if has_topic(address, topic)]
     if held:
         places = ", ".join(
             f"{broker} registers with {configs[broker].get('namesrvAddr') or 'no NameServer'}"
@@ -113,7 +113,8 @@ def _no_route(
     yield problem(about, said, f"tianzhou topic create {topic}")
 
 
-def _has(address: str, topic: str) -> bool:
+def has_topic(address: str, topic: str) -> bool:
+    """Whether the broker at this address has the topic, registered or not."""
     try:
         with BlockingPeer(address) as peer:
             answer, _ = peer.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})

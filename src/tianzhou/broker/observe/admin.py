@@ -23,11 +23,16 @@ from tianzhou.broker.scheduled.timer_progress import TimerProgress
 from tianzhou.broker.stats import BUCKETS_MS, DAY, HOUR, MINUTE, Durations, Flow, Stats, Window
 from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record.message import MessageView
+from tianzhou.store.retention import Cleaning, Hold
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire._generated_headers_admin import GetBrokerConfigResponse, ViewStatsRequest
-from tianzhou.wire.admin_bodies import Acknowledged, BrokerStats, StatsWindow
+from tianzhou.wire._generated_headers_admin import (
+    CleaningRequest,
+    GetBrokerConfigResponse,
+    ViewStatsRequest,
+)
+from tianzhou.wire.admin_bodies import Acknowledged, BrokerStats, CleaningView, StatsWindow
 from tianzhou.wire.codec import VERSION
 from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.replication_bodies import LOG_END, TIMERS
@@ -38,6 +43,8 @@ VERSION_NAME: Final = "V5_3_3"
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack", "endTransaction")
+KEEP_HOURS_MAX: Final = 24 * 365 * 10
+"""As for the retention."""
 log: Final = logging.getLogger("tianzhou.broker")
 
 
@@ -123,7 +130,7 @@ class Runtime:
             "remainHowManyDataToCommit": _size_text(0),
             "remainTransientStoreBufferNumbs": "0",
             "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "earliestMessageTimeStamp": str(first_store_time(self.store, marks.minimum)),
             "writeRefusedBecause": self.store.refusal,
             "damagedRecords": str(len(self.store.damaged)),
             "damagedIndexFiles": str(len(self.store.index.damaged) if self.store.index else 0),
@@ -144,13 +151,6 @@ class Runtime:
             "consumeQueueDiskRatio": str(parts.get("queues", usage).used_ratio),
             **{f"{part}DiskRatio": str(found.used_ratio) for part, found in parts.items()},
         }
-
-    def _earliest_ms(self) -> int:
-        """Store time of the oldest message; -1 if there is none."""
-        with self.store.record_at(self.store.watermarks.minimum) as found:
-            for span in found.spans:
-                return MessageView(span).store_timestamp
-        return -1
 
     def _queues(self) -> dict[str, str]:
         table: dict[str, str] = {}
@@ -322,7 +322,7 @@ class AdminBroker:
             )
         )
 
-    # Cleaning
+    # Cleaning, as RocketMQ's tools ask for it
 
     def clean(self, _request: Request) -> Reply:
         """Clean the log and its queues, if that is due."""
@@ -347,3 +347,77 @@ class AdminBroker:
     def request_modes(self, _request: Request) -> Reply:
         """An empty table: every group pulls."""
         return Reply(body=fastjson.encode({"messageRequestModeMap": {}}))
+
+
+@dataclass(slots=True, kw_only=True)
+class AdminCleaning:
+    """Removes old log files for an operator, who sees before which ones.
+
+    The master, or leader, knows what its replicas still need. It decides for all of them: another
+    member removes files only below the offset that the master named.
+    """
+
+    store: MessageStore
+    clock: Clock
+    proof: ClusterProof
+    hold: Callable[[], Hold | None]
+    """What another replica still needs."""
+    may_administer: Callable[[str], None]
+    unused_topics: Callable[[], list[str]]
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.VIEW_CLEANING: self.view, RequestCode.CLEAN_LOG: self.clean}
+
+    def view(self, request: Request) -> Reply:
+        _, body = self._decide(request)
+        return Reply(body=fastjson.encode(body))
+
+    def clean(self, request: Request) -> Reply:
+        self.proof.check(request)
+        cleaning, body = self._decide(request)
+        log.info(
+            "log.cleaned",
+            extra={
+                "files": cleaning.files,
+                "until": cleaning.until,
+                "keep_hours": body.keep_hours,
+                "peer": request.peer.remote,
+            },
+        )
+        self.store.remove_oldest(cleaning.files)
+        return Reply(body=fastjson.encode(body))
+
+    def _decide(self, request: Request) -> tuple[Cleaning, CleaningView]:
+        asked, store = CleaningRequest.from_ext(request.header.ext), self.store
+        hours = asked.keep_hours
+        if hours is not None and not 0 <= hours <= KEEP_HOURS_MAX:
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER,
+                f"keepHours must be from 0 to {KEEP_HOURS_MAX}, got {hours}",
+            )
+        hold = self.hold()
+        holds = [] if hold is None else [hold]
+        if asked.below is None:
+            self.may_administer(RequestCode(request.header.code).name)
+        else:
+            holds.append(Hold(asked.below, "the master keeps them"))
+        found = store.retention.cleaning(now_ms=self.clock.now_ms(), keep_hours=hours, holds=holds)
+        return found, CleaningView(
+            begin=store.log.min_offset,
+            files=found.files,
+            held=found.held,
+            held_because=found.reason,
+            keep_hours=store.config.retention_hours if hours is None else hours,
+            oldest_ms=first_store_time(store, found.until),
+            size=found.files * store.log.file_bytes,
+            unused_topics=tuple(self.unused_topics()),
+            until=found.until,
+        )
+
+
+def first_store_time(store: MessageStore, offset: int) -> int:
+    """Store time of the message at this offset of the log; -1 if there is none."""
+    with store.record_at(offset) as found:
+        for span in found.spans:
+            return MessageView(span).store_timestamp
+    return -1

@@ -13,7 +13,7 @@ from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.groups.build import GroupTables
 from tianzhou.broker.groups.lags import Lags
 from tianzhou.broker.metrics import Metric, Series, counters, gauges
-from tianzhou.broker.observe.admin import AdminBroker, Runtime
+from tianzhou.broker.observe.admin import AdminBroker, AdminCleaning, Runtime
 from tianzhou.broker.observe.group_rows import GroupRows
 from tianzhou.broker.observe.health import PortAlarms, StoreAlarms, part_metrics, store_metrics
 from tianzhou.broker.observe.views import BrokerFacts, QueueDepths, Views
@@ -25,6 +25,7 @@ from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.build import TopicSlice
 from tianzhou.broker.transactions.build import TransactionSlice
+from tianzhou.store.retention import Hold
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.raft_bodies import RaftView
 from tianzhou.wire.replication_bodies import ReplicationView
@@ -58,6 +59,10 @@ class ReplicaViews:
     replication: Callable[[], ReplicationView]
     raft: Callable[[], RaftView | None]
     """None: it is not a member of a Raft group."""
+    hold: Callable[[], Hold | None]
+    """What another replica still needs of the log."""
+    may_administer: Callable[[str], None]
+    """Raises RequestRejected unless this broker is the master or leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,14 @@ def build(
             clock=clock,
             timers=seen.scheduled.timers.progress,
             proof=proof,
+        ),
+        AdminCleaning(
+            store=store,
+            clock=clock,
+            proof=proof,
+            hold=replica.hold,
+            may_administer=replica.may_administer,
+            unused_topics=lambda: seen.topics.removal.unused(seen.topics.topics),
         ),
         _views(base, seen, watchdog=watchdog, runtime_config=runtime_config, runtime=runtime),
         Refusals(),

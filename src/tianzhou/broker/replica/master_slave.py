@@ -58,6 +58,7 @@ from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.derive import QueueUnits
 from tianzhou.store.errors import StoreError
+from tianzhou.store.retention import Hold
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.names import MASTER_ID
@@ -459,6 +460,13 @@ class MasterSlave:
 
     def use_id(self, broker_id: int) -> bool:
         return self._attached.roles.use_id(broker_id)
+
+    def hold(self) -> Hold | None:
+        if not self.role_state.is_master:
+            return None
+        slaves = [*self.master.rows(), *self.master.lost()]
+        holds = [Hold(one.acked, f"slave {one.broker_id} does not have them yet") for one in slaves]
+        return min(holds, default=None)
 
     def view(self, alone: ReplicationView) -> ReplicationView:
         marks, is_master = self.own.saved.value.marks, self.role_state.is_master

@@ -28,6 +28,7 @@ from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.durability import Durability, Outcome
 from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.store.commit_log import Appended
+from tianzhou.store.retention import Hold
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.raft_bodies import RaftView
 from tianzhou.wire.replication_bodies import ReplicationView
@@ -195,6 +196,11 @@ class Mode(Protocol):
     def kept_progress(self) -> Progress | None:
         """The progress of delays, timers and transactions from which this replica would resume as
         the master; None: the saved one."""
+        ...
+
+    def hold(self) -> Hold | None:
+        """What the replica that is furthest behind still needs of this log, if this broker is the
+        master or leader; None if nothing is known to need it."""
         ...
 
     # What registration and administration ask

@@ -6,11 +6,12 @@ times, with committed messages.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.replica import slave_sync
 from tianzhou.broker.replica.coalesced_call import CoalescedCall
 from tianzhou.broker.replica.expiry_floor import Progress
@@ -23,11 +24,12 @@ from tianzhou.broker.replica.mode import (
     not_master_slave,
 )
 from tianzhou.broker.replica.raft_metadata import QUEUE, RaftMetadata, Tables
-from tianzhou.broker.replica.raft_view import view_of
+from tianzhou.broker.replica.raft_view import hold_of, view_of
 from tianzhou.broker.replica.role_change import LocalRole, RoleMachine
 from tianzhou.broker.replica.roles import Effect, Event
 from tianzhou.broker.replica.slave_sync import SlaveSync
 from tianzhou.broker.role import Role, RoleState
+from tianzhou.raft.quorum import is_pair
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.durability import Durability, durability_of
@@ -37,6 +39,7 @@ from tianzhou.replication.raft_storage import Opened
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.derive import QueueUnits
 from tianzhou.store.errors import DiskFull
+from tianzhou.store.retention import Hold
 from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.raft_bodies import RaftView
 from tianzhou.wire.replication_bodies import ReplicationView
@@ -48,6 +51,8 @@ HAND_OVER_S: Final = 1.0
 KEEP_UP_S: Final = 2.0
 """How long a leader that stops waits for a copy that has just started: until it keeps up, some
 messages are on this disk alone, and no other member can be elected."""
+PAIR: Final = "raft_pair"
+"""The kind of the alarm of a group of two voters."""
 _PAUSE_S: Final = 0.02
 _TICKS_PER_SECOND: Final = 10
 
@@ -88,6 +93,7 @@ class RaftMode:
         self._ticks = 0
         self._broker: _Attached | None = None
         self._handing_over: asyncio.Task[None] | None = None
+        self._since = Since(clock)
         if settings.raft_relaxed:
             log.warning(
                 "raft.relaxed",
@@ -197,6 +203,9 @@ class RaftMode:
     def kept_progress(self) -> Progress | None:
         return self._attached.metadata.progress()
 
+    def hold(self) -> Hold | None:
+        return hold_of(self.group)
+
     # What registration and administration ask
 
     def announcement(self) -> Announcement:
@@ -238,6 +247,7 @@ class RaftMode:
             CoalescedCall(host.writer.settle),
             CoalescedCall(self._read),
         )
+        host.alarms.add(self._alarms)
         self._attached.machine.handle(Event.START_AS_MEMBER)
         host.topics.changed.append(metadata.on_topics_changed)
         host.writer.arrived.append(self._arrived)
@@ -291,6 +301,22 @@ class RaftMode:
                 await asyncio.sleep(_PAUSE_S)
                 if self.group.node.role is not RaftRole.LEADER and self.group.node.leader:
                     return
+
+    def _alarms(self) -> Iterator[Alarm]:
+        """Warn of a group that needs two members and survives no more failures than one broker."""
+        voters = len(self.group.members.voters)
+        since_ms = self._since.began_ms(PAIR, holds=is_pair(voters))
+        if since_ms:
+            group = self.group.storage.group.name
+            yield Alarm(
+                kind=PAIR,
+                text=f"its Raft group has {voters} voters and needs both: if either of them stops, "
+                "the group accepts no messages; it survives no failure",
+                remedy=f"add a third voter: tianzhou raft add {group} MEMBER=HOST:PORT; with "
+                "--witness it has no messages",
+                since_ms=since_ms,
+                is_problem=False,
+            )
 
     # Events
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tianzhou.raft.membership import Members
 from tianzhou.replication.raft_group import RaftGroup
+from tianzhou.store.retention import Hold
 from tianzhou.wire.raft_bodies import RaftPeer, RaftView
 
 
@@ -30,6 +31,25 @@ def view_of(group: RaftGroup) -> RaftView:
         role=node.role.value,
         term=node.hard.term,
     )
+
+
+def hold_of(group: RaftGroup) -> Hold | None:
+    """What the member that is furthest behind still needs of the leader's log. A member whose
+    progress is unknown, or that may have lost entries, needs all of it; a witness has no messages
+    and needs none of it."""
+    if not group.is_leading:
+        return None
+    node, raft_log = group.node, group.node.core.log
+    holds: list[Hold] = []
+    members = raft_log.members.current
+    for name in members.everyone() - members.witnesses - {node.id}:
+        known = node.core.leading.peers.get(name)
+        match = 0 if known is None or known.doubt else int(known.match)
+        start = raft_log.start.index
+        offset = int(group.storage.end_of(known.match)) if known and match > start else 0
+        if match < raft_log.last:
+            holds.append(Hold(offset, f"member {name} does not have them yet"))
+    return min(holds, default=None)
 
 
 def _peers(group: RaftGroup, members: Members, addresses: Mapping[str, str]) -> list[RaftPeer]:

@@ -20,6 +20,7 @@ from tianzhou.record.chunk import RecordChunk
 from tianzhou.replication.durability import durability_of
 from tianzhou.replication.raft_group import RaftGroup
 from tianzhou.store.commit_log import Appended
+from tianzhou.store.retention import Hold
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.raft_bodies import RaftView
@@ -49,6 +50,9 @@ class Standalone:
         return False
 
     def kept_progress(self) -> Progress | None:
+        return None
+
+    def hold(self) -> Hold | None:
         return None
 
     def announcement(self) -> Announcement:

@@ -103,6 +103,12 @@ class TopicRemoval:
         self.store.delete_topic(topic, before=before)
         self.stats.topic_deleted(topic)
 
+    def unused(self, topics: Topics) -> list[str]:
+        """Topics that no longer exist, but still have queues."""
+        stored = {queue.key.topic for queue in self.store.queues}
+        gone = stored - topics.all().keys() - self.pending
+        return sorted(name for name in gone if not topics.is_system(name) and not is_light(name))
+
     def holds(self, on_durable: OnDurable) -> bool:
         """Whether `on_durable` is called later, once every deletion so far is durable."""
         removals = self.store.removals
@@ -223,11 +229,9 @@ class AdminTopics:
 
     def clean_unused(self, request: Request) -> Reply:
         """Remove queues of topics that no longer exist."""
-        stored = {queue.key.topic for queue in self.store.queues}
-        for name in sorted(stored - self.topics.all().keys() - self.removal.pending):
-            if not self.topics.is_system(name) and not is_light(name):
-                self.removal.remove(name)
-                log.info("topic.cleaned", extra={"topic": name, "peer": request.peer.remote})
+        for name in self.removal.unused(self.topics):
+            self.removal.remove(name)
+            log.info("topic.cleaned", extra={"topic": name, "peer": request.peer.remote})
         return Reply()
 
     # Queries

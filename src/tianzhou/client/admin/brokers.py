@@ -4,20 +4,28 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from tianzhou.base.errors import UsageError
 from tianzhou.client.admin.calls import AdminCalls
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus, Traffic
 from tianzhou.client.core.subscription import is_internal_group
 from tianzhou.client.core.views import missing_together
-from tianzhou.client.errors import BrokerNotFound, NoRoute
+from tianzhou.client.errors import BrokerNotFound, ClientError, NoRoute
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire._generated_headers_admin import GetConsumeStatsRequest, ViewStatsRequest
+from tianzhou.wire._generated_headers_admin import (
+    CleaningRequest,
+    GetConsumeStatsRequest,
+    ViewStatsRequest,
+)
 from tianzhou.wire._generated_headers_nameserver import BrokerNameRequest
 from tianzhou.wire.admin_bodies import (
     BrokerStats,
+    CleaningView,
     ProducerClient,
     decode_acknowledged,
     decode_broker_stats,
+    decode_cleaning_view,
     decode_producer_table,
 )
 from tianzhou.wire.names import DEAD_LETTER_PREFIX, PERM_READ_WRITE
@@ -26,6 +34,8 @@ from tianzhou.wire.queues import decode_consume_stats
 from tianzhou.wire.tables import decode_group_table, decode_kv_table
 
 READ_ONLY: Final = 4
+REMOVED_S: Final = 30.0
+_POLL_S: Final = 0.1
 
 
 class Brokers:
@@ -147,6 +157,70 @@ class Brokers:
             _, body = await self._calls.ask(address, RequestCode.ACKNOWLEDGE_INCIDENTS)
             closed[address] = decode_acknowledged(body)
         return closed
+
+    # Cleaning
+
+    async def cleaning(
+        self, name: str, *, keep_hours: int | None = None
+    ) -> dict[str, CleaningView]:
+        """Return what `clean` would remove now, by address of the broker and its replicas.
+
+        Raises BrokerNotFound, and RemoteError if a broker does not support this.
+        """
+        master = await self._address(name)
+        found = {master: await self._view_cleaning(master, keep_hours, None)}
+        for address in await self._members(name):
+            if address != master:
+                # Only the master knows what its replicas still need.
+                below = found[master].until
+                found[address] = await self._view_cleaning(address, keep_hours, below)
+        return found
+
+    async def clean(self, name: str, *, keep_hours: int | None = None) -> dict[str, CleaningView]:
+        """Remove expired log files of a broker and its replicas, and topics without settings.
+
+        Messages of the last `keep_hours` stay, or those within the retention if it is None; the
+        setting does not change. A file stays as long as it has a younger message, or one that waits
+        for delivery or that a replica does not have. Waits until the files are removed, and returns
+        what was removed, by address. Raises BrokerNotFound, RemoteError if a broker rejects the
+        request, and ClientError if files remain after 30 seconds.
+
+            removed = await admin.brokers.clean("broker-a", keep_hours=24)
+        """
+        shown = await self.cleaning(name, keep_hours=keep_hours)
+        master = next(iter(shown))
+        until = shown[master].until
+        if shown[master].unused_topics:
+            await self._calls.ask(master, RequestCode.CLEAN_UNUSED_TOPIC)
+        fields = CleaningRequest(keep_hours=keep_hours, below=until)
+        removed: dict[str, CleaningView] = {}
+        for address in shown:
+            _, body = await self._calls.ask(address, RequestCode.CLEAN_LOG, fields)
+            view = decode_cleaning_view(body)
+            topics = shown[address].unused_topics
+            removed[address] = msgspec.structs.replace(view, unused_topics=topics)
+        for address, view in removed.items():
+            await self._wait_until_removed(address, view.until)
+        return removed
+
+    async def _view_cleaning(
+        self, address: str, keep_hours: int | None, below: int | None
+    ) -> CleaningView:
+        fields = CleaningRequest(keep_hours=keep_hours, below=below)
+        _, body = await self._calls.ask(address, RequestCode.VIEW_CLEANING, fields)
+        return decode_cleaning_view(body)
+
+    async def _wait_until_removed(self, address: str, until: int) -> None:
+        """A broker removes files once a checkpoint covers what was derived from them."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + REMOVED_S
+        while (await self._view_cleaning(address, None, until)).begin < until:
+            if loop.time() > deadline_s:
+                raise ClientError(
+                    f"{address} has not removed its files up to offset {until} within "
+                    f"{REMOVED_S:.0f} s; check its log"
+                )
+            await asyncio.sleep(_POLL_S)
 
     # Retiring a broker
 

@@ -39,6 +39,8 @@ VERSIONS: Final = "versions"
 MISSING: Final = "broker_missing"
 NAME_TAKEN: Final = "name_taken"
 """Also the kinds of the alarms that brokers raise for these conditions."""
+RAFT_PAIR: Final = "raft_pair"
+"""The kind of the alarm that every member of a Raft group of two voters raises."""
 LISTED_MAX: Final = 5
 """Names listed in one sentence."""
 DRAINING: Final = "draining"
@@ -135,7 +137,8 @@ def _member_findings(
 ) -> Iterator[Finding]:
     prefix = _replica(place, broker_id)
     for alarm in broker_view.alarms:
-        if alarm.kind != MISSING:  # NameServers know more about it
+        # NameServers know more about missing brokers, and one member speaks for its group.
+        if alarm.kind != MISSING and not (alarm.kind == RAFT_PAIR and prefix):
             yield _from_alarm(alarm, place.name, prefix)
     if abs(broker_view.now_ms - now_ms) > SKEW_MAX_MS:
         said = prefix + skew_text((broker_view.now_ms - now_ms) / 1000)

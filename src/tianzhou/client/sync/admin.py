@@ -67,6 +67,8 @@ class Brokers(Noun[brokers.Brokers]):
     config = blocking(brokers.Brokers.config)
     configure = blocking(brokers.Brokers.configure)
     acknowledge = blocking(brokers.Brokers.acknowledge)
+    cleaning = blocking(brokers.Brokers.cleaning)
+    clean = blocking(brokers.Brokers.clean)
     stop_writes = blocking(brokers.Brokers.stop_writes)
     allow_writes = blocking(brokers.Brokers.allow_writes)
     traffic = blocking(brokers.Brokers.traffic)

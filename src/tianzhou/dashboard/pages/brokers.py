@@ -1,13 +1,15 @@
-"""One broker: state, replicas, settings, and draining it."""
+"""One broker: state, replicas, settings, cleaning and draining it."""
 
 from dataclasses import replace
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tianzhou.base.errors import UsageError
 from tianzhou.client.core.findings import findings
 from tianzhou.client.core.replicas import replica_set
-from tianzhou.client.core.views import forecast
+from tianzhou.client.core.views import forecast, size_text
 from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.render import segment
 from tianzhou.wire.names import PERM_WRITE
@@ -44,6 +46,51 @@ async def show(context: PageContext, request: Request) -> Response:
         findings=found,
         has_master=0 in place.addresses,
     )
+
+
+_STAYS: Final = (
+    "A log file stays while it has a younger message, one that waits, or one that a replica does "
+    "not have."
+)
+
+
+async def ask_clean(context: PageContext, request: Request) -> Response:
+    """What would be removed, with the retention or with the hours that the reader chose."""
+    name, asked = request.path_params["name"], request.query_params.get("keep", "")
+    hours = _hours(asked) if asked else None
+    found = await (await context.admin()).brokers.cleaning(name, keep_hours=hours)
+    first = next(iter(found.values()))
+    facts = [
+        f"Messages of the last {first.keep_hours:,} hours stay; the setting does not change.",
+        _STAYS,
+    ]
+    if first.unused_topics:
+        facts.append(f"Topics that no longer exist: {', '.join(first.unused_topics)}.")
+    return context.show(
+        request,
+        "clean.html",
+        nav="overview",
+        title=f"Clean {name}",
+        name=name,
+        keep=first.keep_hours,
+        facts=facts,
+        cleaning=found,
+        can_clean=not all(view.is_empty for view in found.values()),
+    )
+
+
+async def clean(context: PageContext, request: Request) -> Response:
+    name, hours = request.path_params["name"], _hours(field_of(request, "keep"))
+    removed = await (await context.admin()).brokers.clean(name, keep_hours=hours)
+    files = sum(view.files for view in removed.values())
+    size = size_text(sum(view.size for view in removed.values()))
+    return context.done(f"/brokers/{segment(name)}", f"Removed {files:,} log files, {size}.")
+
+
+def _hours(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 6):
+        raise UsageError(f"hours to keep must be a whole number, got {text[:32]!r}")
+    return int(text)
 
 
 async def ask_drain(context: PageContext, request: Request) -> Response:
