@@ -23,17 +23,20 @@ from typing import Final
 
 from bench.broker import cpu_seconds, served
 from bench.crowds import Innocent
-from bench.load import batch_frame, drive
 from bench.measure import Row
 from bench.replication import broker, look, until
 from tianzhou.client.bulk.brokers import Brokers
 from tianzhou.client.bulk.reader import QueueRange, QueueReader
+from tianzhou.client.bulk.sender import BatchSender, Entry
 from tianzhou.client.errors import TopicNotFound
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_pull import GetMaxOffsetRequest
+from tianzhou.wire.tables import decode_topic_table
 
 TOPIC: Final = "cold"
 COUNT: Final = 262_144
 BODY: Final = 1024
-BATCH: Final = 64
 ROUNDS: Final = 5
 OLD: Final = {"memory_ratio": "0"}
 DISK_MAX: Final = 0.1
@@ -66,16 +69,38 @@ def pair(directory: str, *, slave: bool) -> Generator[Pair]:
         names = stack.enter_context(served([TIANZHOU, "nameserver", "-p", "0", "--ready-file"]))
         options = ["-n", names["nameserver"], "--ready-file"]
         master = stack.enter_context(served([*broker(place / "master", **OLD)[:-1], *options]))
-        count, frame = COUNT // BATCH, batch_frame(TOPIC, [bytes(BODY)] * BATCH, 0) * 8
-        drive(master["broker"], lambda _: frame, connections=4, window=8, total=count)
+        fill(names["nameserver"])
         if slave:
             settings = {"brokerRole": "SLAVE", "brokerId": "1", **OLD}
-            stack.enter_context(served([*broker(place / "slave", **settings)[:-1], *options]))
+            copy = stack.enter_context(
+                served([*broker(place / "slave", **settings)[:-1], *options])
+            )
             until(lambda: bool(look(master).slaves), "the slave follows")
             until(lambda: all(s.lag_bytes == 0 for s in look(master).slaves), "it has all")
+            until(lambda: end_of(copy["broker"]) == COUNT, "it serves the topic")
         count = 2 if slave else 1
         until(lambda: replicas(names["nameserver"]) == count, "the route has all replicas")
         yield Pair(names["nameserver"], master, tuple(place.glob("*/data/commitlog")))
+
+
+def fill(nameserver: str) -> None:
+    """Send the topic, in batches that are repeated if a busy broker rejects them."""
+    with Brokers(nameserver) as brokers:
+        sender = BatchSender(brokers, "bench")
+        for number in range(COUNT):
+            sender.add(TOPIC, Entry(bytes(BODY), b"UNIQ_KEY\x01%032X\x02" % number))
+        sender.flush()
+
+
+def end_of(address: str) -> int:
+    """How many messages of the topic a broker serves."""
+    with BlockingPeer(address) as peer:
+        _, body = peer.call(RequestCode.GET_ALL_TOPIC_CONFIG)
+        topic = decode_topic_table(body).topic_config_table.get(TOPIC)
+        queues = range(topic.read_queue_nums if topic else 0)
+        fields = [GetMaxOffsetRequest(topic=TOPIC, queue_id=queue).to_ext() for queue in queues]
+        answers = [peer.call(RequestCode.GET_MAX_OFFSET, ext)[0] for ext in fields]
+    return sum(int(answer.ext["offset"]) for answer in answers)
 
 
 def replicas(nameserver: str) -> int:

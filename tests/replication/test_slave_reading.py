@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from ha_cluster import GROUP, TOPIC, Group, Node, cluster_rows, until, until_equal
+from ha_cluster import (
+    GROUP,
+    TOPIC,
+    Group,
+    Node,
+    cluster_rows,
+    until,
+    until_equal,
+    until_read_at_slave,
+)
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.bulk.brokers import Brokers
@@ -17,7 +26,6 @@ from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.assigned_queue import FlowLimits
 from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.pulling import SLAVE_PAUSE_S
-from tianzhou.client.core.routing import MASTER
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync import LitePullConsumer, PullConsumer, PushConsumer
 from tianzhou.record.message import MessageView
@@ -52,20 +60,13 @@ def replicated(
         group.create_topic(queues=queues)
         sent = group.send(COUNT)
         until_equal(master, slave)
-        until(lambda: second_pull_is_at_slave(group), "the slave serves the topic")
+        until_read_at_slave(group)
         yield group, slave, sent
 
 
 def linked(address: str) -> dict[str, str]:
     """Settings of a slave that reaches its master at this address and soon notices a cut."""
     return {"haMasterAddress": address, "ha_silence_ms": "2000"}
-
-
-def second_pull_is_at_slave(group: Group) -> bool:
-    with PullConsumer("probe", nameserver=group.nameserver) as consumer:
-        (queue, *_) = consumer.queues(TOPIC)
-        assert consumer.pull(queue, 0).broker_id == MASTER
-        return consumer.pull(queue, 0).broker_id == 1
 
 
 def served_by(node: Node) -> int:

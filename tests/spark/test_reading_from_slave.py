@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from replication.ha_cluster import Group, Node, until, until_equal
+from replication.ha_cluster import Group, Node, until, until_equal, until_read_at_slave
 from spark.conftest import Tables
 from spark.filling import Filling
 from tianzhou.spark.pipelines.builtin import template
@@ -34,13 +34,8 @@ def replicated(tmp_path: Path) -> Iterator[tuple[Group, Node, list[str]]]:
         group.create_topic(TOPIC)
         with Filling(group.nameserver) as filling:
             sent = filling.many(TOPIC, COUNT)
-            until(
-                lambda: (
-                    set(filling.brokers.route(TOPIC, refresh=True).brokers["broker-a"]) == {0, 1}
-                ),
-                "the route has both replicas",
-            )
         until_equal(master, slave)
+        until_read_at_slave(group)
         yield group, slave, sent
 
 
