@@ -73,8 +73,8 @@ class Topics:
         self._config = config
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return a topic by name. A light queue is in no table, but read like a topic with one queue,
-        whether it exists or not: a consumer may wait for its first message."""
+        """Return a topic by name. A light queue is not in the table, but is read like a topic with
+        one queue, whether it exists or not: a consumer may wait for its first message."""
         found = self._topics.get(name)
         if found is None and is_light(name) and self._config.light_queues:
             return TopicConfig(
