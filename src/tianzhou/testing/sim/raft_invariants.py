@@ -65,7 +65,7 @@ class LogsOnlyGrow(Invariant):
             self.demand(
                 first > member.disk.start.index or save.begin, "an expired entry is written"
             )
-            known = min(max(member.disk.commit, member.commit), member.disk.last)
+            known = self._known(member)
             self.demand(first > known, f"{member.id} writes {first}; {known} is committed")
             if member.role is Role.LEADER and member.live().role is Role.LEADER:
                 end = member.disk.last
@@ -73,6 +73,15 @@ class LogsOnlyGrow(Invariant):
         if save.begin is not None:
             start = save.begin.start.index
             self.demand(start >= member.disk.commit, f"{member.id} begins before its commit index")
+
+    def _known(self, member: SimMember) -> LogIndex:
+        """The last entry on disk that the member knows to be committed. While a save waited for
+        room, others may have been replaced and committed that the disk has in their old form."""
+        disk, terms = member.disk, member.live().core.log.terms
+        known = min(max(disk.commit, member.commit), disk.last)
+        while known > max(disk.commit, disk.start.index) and disk.term_at(known) != terms.at(known):
+            known = LogIndex(known - 1)
+        return known
 
 
 class LogsMatch(Invariant):

@@ -284,7 +284,7 @@ class World:
             self._fence(member)
             return
         before = member.disk.state
-        member.disk.sync(member.commit)
+        member.disk.sync(member.applied)  # more may be committed than is on this disk
         for told in self.checks.synced:
             told(member, before)
         member.node.advance()
