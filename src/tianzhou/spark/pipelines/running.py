@@ -31,7 +31,7 @@ STOP_S: Final = 20.0
 """How long a stop waits for running micro-batches; interrupted ones are retried next time."""
 SAVE_S: Final = 2.0
 TOO_LATE: Final = "Python worker failed to connect back"
-STARTS_MAX: Final = 4
+STARTS_MAX: Final = 12
 """Spark fails a query whose Python process has not started in ten seconds. A busy machine may need
 more time; the query has lost nothing, so it is started again."""
 QUARANTINE: Final = "quarantine"
