@@ -88,8 +88,9 @@ class Traffic:
             yield Message(PAYMENTS, body, tags=CITIES[0])
 
     def closing(self) -> Message:
-        """An event so far ahead that every window before it can be closed."""
-        return self._payment(999_999, CLOSING_CITY, self.base_s + SPAN_S + 3_600, Decimal("0.01"))
+        """An event so far ahead that every window before it can be closed, but not as far as the
+        `maxFuture` of a watermark."""
+        return self._payment(999_999, CLOSING_CITY, self.base_s + SPAN_S + 600, Decimal("0.01"))
 
     def _payment(self, number: int, city: str, at_s: float, amount: Decimal) -> Message:
         self.sent[PAYMENTS] += 1
