@@ -11,7 +11,8 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.aio.admin import Admin
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.session.routes import CALM_S, NameServers
+from tianzhou.client.session.name_servers import NameServers
+from tianzhou.client.session.routes import CALM_S
 from tianzhou.testing import RunningBroker
 from tianzhou.wire.names import CHANGED_TOPICS, PERM_READ_WRITE, PERM_WRITE
 from tianzhou.wire.queues import MessageQueue

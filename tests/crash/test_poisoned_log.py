@@ -8,6 +8,7 @@ from damaged_store import CONFIG, QUEUES, chunk_of, fast_directory, open_store
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset
 from tianzhou.record.message import MessageView, decode_all
+from tianzhou.store.commit_log import NextOffsets
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
@@ -82,7 +83,7 @@ def test_start_of_a_poisoned_log_serves_everything_else(
         store.flush()
         start, end = poison(store, sys_flag, queue_offset=2)
         # The old code never got past the poison, so nothing after it was dispatched.
-        store._next_offsets = {queue: 3 if queue == QUEUES[0] else 2 for queue in QUEUES}
+        store._next_offsets = NextOffsets({q: 3 if q == QUEUES[0] else 2 for q in QUEUES})
         if behind:
             store.append(chunk_of(range(8, 8 + behind)))
         store.flush()
@@ -130,7 +131,7 @@ def test_slave_replicates_a_poisoned_log_and_serves_the_rest(tmp_path: Path, sys
     master = open_store(tmp_path / "master")
     master.append(chunk_of(range(4)))
     start, _ = poison(master, sys_flag, queue_offset=1)
-    master._next_offsets = {queue: 2 if queue == QUEUES[0] else 1 for queue in QUEUES}
+    master._next_offsets = NextOffsets({q: 2 if q == QUEUES[0] else 1 for q in QUEUES})
     master.append(chunk_of(range(4, 8)))
     segment = master.log.segment_at(0)
     assert segment is not None

@@ -182,6 +182,8 @@ def _text(entry: Entry) -> str:
             said = [",".join(sorted(names)) for names in (members.outgoing, members.learners)]
             more = f" from {said[0]}" * bool(said[0]) + f" with {said[1]}" * bool(said[1])
             return f"[{','.join(sorted(members.voters))}{more}]"
+        case Kind.PLAIN:
+            return "plain"
         case Kind.OMITTED:
             return "-"
 

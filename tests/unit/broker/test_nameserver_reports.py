@@ -10,12 +10,11 @@ from tianzhou.broker.replica import registration as module
 from tianzhou.broker.replica.master_slave import HUNG_S, MasterSlave
 from tianzhou.broker.replica.registration import (
     CLAIMS,
-    NO_ANSWER,
-    NameServerConnections,
     NameTaken,
     Registration,
 )
 from tianzhou.broker.role import Role
+from tianzhou.net.nameserver_connections import NO_ANSWER, NameServerConnections
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_master import Standing
 from tianzhou.store.errors import DiskFull
