@@ -263,10 +263,11 @@ def test_runtime_config_with_invalid_values_is_rejected(text: bytes) -> None:
 
 
 def test_every_live_setting_has_bounds_or_is_a_switch() -> None:
+    """Text, such as a list of NameServers, needs a parser that checks it instead."""
     for config in (BrokerConfig(), StoreConfig(), ReplicationConfig()):
         for name, declared in declarations(type(config)).items():
             if declared.is_live and not isinstance(getattr(config, name), bool | tuple):
-                assert declared.minimum is not None, name
+                assert declared.minimum is not None or declared.read is not None, name
 
 
 def test_parse_properties_skips_comments_and_splits_at_the_first_equals() -> None:
