@@ -58,6 +58,7 @@ broker drain --undo
 doctor --observe 0
 bench --count 10
 topic spread orders
+topic light-queues
 topic shrink orders -q 1
 topic delete orders -y
 """
