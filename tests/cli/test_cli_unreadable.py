@@ -10,7 +10,7 @@ from cli.conftest import Run, Said
 from tianzhou.admin.commands import readable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.errors import TopicNotFound
-from tianzhou.client.sync import Admin, PullConsumer
+from tianzhou.client.sync import Admin, Message, Producer, PullConsumer
 from tianzhou.testing import RunningBroker
 from tianzhou.wire.queues import MessageQueue
 
@@ -106,7 +106,10 @@ def test_consume_with_a_group_reads_the_brokers_that_permit_it_and_names_the_oth
 ) -> None:
     mq_factory(config=BrokerConfig(name="broker-b"), nameserver=mq)
     run("topic", "create", "both", "-q", "1")
-    run("produce", "both", stdin="1\n2\n")
+    with Producer("shop", nameserver=mq.nameserver) as producer:
+        for broker in (mq.name, "broker-b"):
+            queue = MessageQueue(topic="both", broker_name=broker, queue_id=0)
+            producer.send(Message("both", b"1"), queue=queue)
     with Admin(nameserver=mq.nameserver) as admin:
         admin.groups.create("billing", consume_enabled=False, brokers=["broker-b"])
     said = run("consume", "both", "-g", "billing", "--from", "earliest", "--max", "1")

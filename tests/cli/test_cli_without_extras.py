@@ -48,6 +48,7 @@ store import {store} imported
 store to-raft {store} --raft-group g --raft-id n0 --raft-peers n0=127.0.0.1:1 -y
 """
 HARMLESS: Final = """
+broker clean broker-a
 broker acknowledge broker-a
 """
 """Commands that find nothing to do on a broker that is well."""

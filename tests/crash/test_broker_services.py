@@ -27,6 +27,7 @@ from tianzhou.wire._generated_codes import RequestCode
 GROUP = "buyers"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 CONFIG = BrokerConfig(
+    fail_fast=False,  # messages wait for the disk as long as the dice say
     transaction_timeout_ms=2000,
     transaction_check_ms=2000,
     transaction_checks_max=3,
