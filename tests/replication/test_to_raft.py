@@ -64,7 +64,7 @@ def send(cluster: Cluster, member: Member) -> list[str]:
         values = [f"old-{number}" for number in range(SENT)]
         for value in values:
             producer.send(Message(TOPIC, value.encode().ljust(1000, b" ")))
-        producer.send(Message(TOPIC, LATER.encode(), delay_level=6))
+        producer.send(Message(TOPIC, LATER.encode(), delay_level=4))
     return values
 
 
