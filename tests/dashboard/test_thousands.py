@@ -138,8 +138,10 @@ ASKS = {
     "/topics/{name}/change": RequestCode.VIEW_TOPIC,
     "/topics/{name}/delete": RequestCode.VIEW_TOPIC,
     "/topics/{name}/spread": RequestCode.GET_TOPIC_CONFIG,
+    "/light-queues": RequestCode.VIEW_LIGHT_QUEUES,
     "/groups/{name}/reset": RequestCode.VIEW_GROUP,
     "/groups/{name}/switch": RequestCode.VIEW_GROUP,
+    "/brokers/{name}/clean": RequestCode.VIEW_CLEANING,
     "/brokers/{name}/drain": RequestCode.VIEW_BROKER,
 }
 """Every page there is, and the one request that it costs a broker."""
