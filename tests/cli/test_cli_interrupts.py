@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from cli.conftest import Run
+from tianzhou.cmd.interrupts import Interruptible
 from tianzhou.testing import RunningBroker
 
 pytestmark = pytest.mark.slow
@@ -123,3 +124,14 @@ def test_command_whose_sigint_is_ignored_runs_to_its_end(run: Run, mq: RunningBr
         check=False,
     )
     assert (done.returncode, "orders" in done.stdout) == (0, True), done.stderr
+
+
+def test_interrupt_while_an_import_creates_a_class_stays_an_interrupt() -> None:
+    """Python 3.11 wraps what `__set_name__` raises in a RuntimeError."""
+
+    class Interrupting:
+        def __set_name__(self, _owner: type, _name: str) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Interruptible():
+        type("Credentials", (), {"secret_key": Interrupting()})

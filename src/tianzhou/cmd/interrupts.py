@@ -34,9 +34,12 @@ class Interruptible:
         if self._is_installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._is_installed:
             signal.signal(signal.SIGINT, _quit)
+        # Python 3.11 wraps what `__set_name__` raises while an import creates a class.
+        if isinstance(error, RuntimeError) and isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__
 
 
 def _quit(_number: int, _frame: object) -> None:
